@@ -1,0 +1,96 @@
+"""Files that are either whole or absent: hashing, atomic writes, JSON and JSONL."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from glimmer.errors import DataError
+
+
+def sha256_file(path: Path | str) -> str:
+    """Hex sha256 of a file's bytes, read in blocks."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as handle:
+        while block := handle.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def sha256_json(value: Any) -> str:
+    """Hex sha256 of a JSON value in canonical form (sorted keys, no spaces)."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@contextlib.contextmanager
+def atomic_path(path: Path | str) -> Iterator[Path]:
+    """Yield a temporary name beside `path`; on success flush it to disk and rename it into place.
+
+    On an exception the temporary file is removed and `path` is left as it was. The folder of
+    `path` is made if it is missing. `OSError` (disk full, no permission) passes through.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        with open(temporary, "rb+") as written:
+            os.fsync(written.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path | str, text: str) -> None:
+    """Write a UTF-8 text file atomically."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path | str, value: Any) -> None:
+    """Write `value` as indented JSON, atomically. NaN and infinities are refused (`ValueError`)."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_json(path: Path | str) -> Any:
+    """Read a JSON file; `DataError` names the file and position of a fault."""
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: expected JSON, found {error}. Delete it and run again.") from error
+
+
+def write_jsonl(path: Path | str, rows: Iterable[Any]) -> None:
+    """Write one JSON value a line, atomically."""
+    with atomic_path(path) as temporary, open(temporary, "w", encoding="utf-8") as handle:
+        for row in rows:
+            handle.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_jsonl(path: Path | str) -> Iterator[tuple[int, Any]]:
+    """Yield (line number from 1, value) for each non-empty line.
+
+    Raises:
+        DataError: a line is not JSON; the message names file, line number and the line's start.
+    """
+    with open(path, "rb") as handle:
+        for number, line in enumerate(handle, start=1):
+            if not line.strip():
+                continue
+            try:
+                yield number, json.loads(line)
+            except (json.JSONDecodeError, UnicodeDecodeError) as error:
+                raise DataError(
+                    f"{path}, line {number}: expected one JSON value, found {line[:60]!r} "
+                    f"({error}). Correct or remove the line."
+                ) from error

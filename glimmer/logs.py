@@ -1,0 +1,56 @@
+"""One logger for the whole project, to the terminal and to a rule's log file."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import traceback
+from pathlib import Path
+
+from glimmer.errors import GlimmerError
+
+_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+def get_logger(name: str) -> logging.Logger:
+    """The logger of a module; `setup` decides where its lines go."""
+    return logging.getLogger(name)
+
+
+def setup(log: Path | str | None = None, *, level: int = logging.INFO) -> None:
+    """Send log lines to stderr and, if given, to the file `log`; route uncaught exceptions there.
+
+    A `GlimmerError` is shown on the terminal as its message alone, with the traceback only in the
+    file: it is about the input, not about the code.
+    """
+    root = logging.getLogger()
+    for handler in list(root.handlers):
+        root.removeHandler(handler)
+    formatter = logging.Formatter(_FORMAT, datefmt="%H:%M:%S")
+    terminal = logging.StreamHandler(sys.stderr)
+    terminal.setFormatter(formatter)
+    root.addHandler(terminal)
+    file_handler = None
+    if log is not None:
+        Path(log).parent.mkdir(parents=True, exist_ok=True)
+        file_handler = logging.FileHandler(log, mode="w", encoding="utf-8")
+        file_handler.setFormatter(formatter)
+        root.addHandler(file_handler)
+    root.setLevel(level)
+    for chatty in ("httpx", "urllib3", "filelock", "sentence_transformers", "aiohttp.access"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+
+    def report(kind, value, trace):
+        if issubclass(kind, KeyboardInterrupt):
+            sys.__excepthook__(kind, value, trace)
+            return
+        text = "".join(traceback.format_exception(kind, value, trace))
+        if file_handler is not None:
+            file_handler.stream.write(text)
+            file_handler.flush()
+        if issubclass(kind, GlimmerError):
+            print(f"{kind.__name__}: {value}", file=sys.stderr)
+        else:
+            sys.stderr.write(text)
+
+    sys.excepthook = report
