@@ -5,7 +5,7 @@ A passage is embedded as Search-R1 does it: its whole `contents`, title line and
 
 While a shard is made, two files stand beside it:
     .shard-….npy.part      the .npy file itself, growing
-    .shard-….npy.journal   line 1: what is being made; then {"rows": n, "crc32": c} a finished block
+    .shard-….npy.journal   line 1: what is being made; then {"rows", "truncated", "crc32"} a block
 A run that was killed goes on after the last block whose checksum holds; nothing is redone and the
 bytes are those of an undisturbed run, since a vector does not depend on its batch (see `Encoder`).
 """
@@ -13,6 +13,7 @@ bytes are those of an undisturbed run, since a vector does not depend on its bat
 from __future__ import annotations
 
 import fcntl
+import io
 import json
 import os
 import time
@@ -101,91 +102,102 @@ def embed_shard(
         "threads": threads,
         "versions": _versions(),
     }
-    sidecar = out.with_suffix(".json")
+    part, journal = (out.with_name(f".{out.name}.{suffix}") for suffix in ("part", "journal"))
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        sidecar.unlink(missing_ok=True)
-        seconds, resumed = _fill(corpus, out, scan.offsets, encoder, making)
-        record = {
-            "file": out.name,
-            "rows": stop - start,
-            "dimension": identity.dimension,
-            "dtype": "float32",
-            "sha256": sha256_file(out),
-            **making,
-            "truncated": encoder.truncated,
-        }
-        # A block of an interrupted run was counted there; the figure would differ from a whole run.
-        if resumed:
-            record["truncated"] = _count_truncated(corpus, scan.offsets, encoder, making)
-        write_json(sidecar, record)
+        out.with_suffix(".json").unlink(missing_ok=True)
+        with _locked(journal) as lines:
+            if out.exists() and not part.exists():
+                os.replace(out, part)
+            began = time.perf_counter()
+            done, truncated = _fill(corpus, part, lines, scan.offsets, encoder, making)
+            seconds = max(time.perf_counter() - began, 1e-9)
+            record = {
+                "file": out.name,
+                "rows": stop - start,
+                "dimension": identity.dimension,
+                "dtype": "float32",
+                "sha256": sha256_file(part),
+                **making,
+                "truncated": truncated,
+            }
+            os.replace(part, out)
+            write_json(out.with_suffix(".json"), record)
+            journal.unlink()
     except OSError as error:
         raise DataError(
             f"{out}: could not be written ({error.strerror or error}). Blocks finished so far are "
             f"kept; free some space or correct the permissions of {out.parent}, and run again."
         ) from error
     logger.info(
-        "%s: %d passages of %d, %.0f passages/s, %d cut at %d tokens",
+        "%s: %d passages (%d by this run, %.0f a second), %d cut at %d tokens",
         out.name,
         stop - start,
-        len(scan),
-        (stop - start - resumed) / max(seconds, 1e-9),
-        record["truncated"],
+        done,
+        done / seconds,
+        truncated,
         identity.max_length,
     )
     return record
 
 
 def _fill(
-    corpus: Path, out: Path, offsets: np.ndarray, encoder: Encoder, making: dict[str, Any]
-) -> tuple[float, int]:
-    """Write the rows that are missing and rename the file; (seconds spent, rows found done)."""
-    part, journal = (out.with_name(f".{out.name}.{suffix}") for suffix in ("part", "journal"))
+    corpus: Path,
+    part: Path,
+    lines: IO[bytes],
+    offsets: np.ndarray,
+    encoder: Encoder,
+    making: dict[str, Any],
+) -> tuple[int, int]:
+    """Append the rows that `part` lacks; (rows embedded by this call, passages cut in all)."""
     start, stop = making["start"], making["stop"]
-    rows, width = stop - start, encoder.identity.dimension
     block_rows = making["batch_size"] * _BATCHES_A_BLOCK
-    encoder.truncated = 0
-    with _locked(journal) as lines:
-        resumed = _finished_rows(lines, part, making, rows, width)
-        store = PassageStore(corpus, offsets)
-        began = time.perf_counter()
-        with (
-            open(part, "r+b") as data,
-            Progress(rows, f"embedding {out.name}", unit="passages", done=resumed) as progress,
-        ):
-            data.seek(0, os.SEEK_END)
-            for first in range(start + resumed, stop, block_rows):
-                last = min(first + block_rows, stop)
-                vectors = encoder.passages(
-                    list(store.contents(first, last)), batch_size=making["batch_size"]
+    resumed, truncated = _finished_rows(
+        lines, part, making, stop - start, encoder.identity.dimension
+    )
+    store = PassageStore(corpus, offsets)
+    what = f"embedding {part.name.removeprefix('.').removesuffix('.npy.part')}"
+    with (
+        open(part, "r+b") as data,
+        Progress(stop - start, what, unit=" passages", done=resumed) as progress,
+    ):
+        data.seek(0, os.SEEK_END)
+        for first in range(start + resumed, stop, block_rows):
+            last = min(first + block_rows, stop)
+            before = encoder.truncated
+            vectors = encoder.passages(
+                list(store.contents(first, last)), batch_size=making["batch_size"]
+            )
+            if not np.isfinite(vectors).all():
+                raise GlimmerError(
+                    f"{corpus}, lines {first + 1} to {last}: the model gave vectors that are not "
+                    f"finite. Its weights are damaged, or the device's precision is too low."
                 )
-                if not np.isfinite(vectors).all():
-                    raise GlimmerError(
-                        f"{corpus}, lines {first + 1} to {last}: the model gave vectors that are "
-                        f"not finite. Its weights are damaged, or the device's precision too low."
-                    )
-                block = vectors.tobytes()
-                data.write(block)
-                data.flush()
-                lines.write(_line({"rows": last - first, "crc32": zlib.crc32(block)}))
-                lines.flush()
-                progress.update(last - first)
-            os.fsync(data.fileno())
-        store.close()
-        os.replace(part, out)
-        journal.unlink()
-    return time.perf_counter() - began, resumed
+            block, cut = vectors.tobytes(), encoder.truncated - before
+            data.write(block)
+            data.flush()
+            entry = {"rows": last - first, "truncated": cut, "crc32": zlib.crc32(block)}
+            lines.write(_line(entry))
+            lines.flush()
+            truncated += cut
+            progress.update(last - first)
+        os.fsync(data.fileno())
+    store.close()
+    return stop - start - resumed, truncated
 
 
 def _finished_rows(
     lines: IO[bytes], part: Path, making: dict[str, Any], rows: int, width: int
-) -> int:
-    """Rows of `part` whose checksums hold; both files are cut behind them, or begun anew."""
+) -> tuple[int, int]:
+    """(rows of `part` whose checksums hold, passages cut among them).
+
+    Both files are cut behind these rows, or begun anew.
+    """
     header = _npy_header(rows, width)
     identity = _line({"making": sha256_json(making)})
     lines.seek(0)
     if part.exists() and lines.readline() == identity:
-        done, keep = 0, lines.tell()
+        done, truncated, keep = 0, 0, lines.tell()
         with open(part, "r+b") as data:
             whole = data.read(len(header)) == header
             for line in iter(lines.readline, b"") if whole else ():
@@ -193,12 +205,13 @@ def _finished_rows(
                 block = data.read(entry["rows"] * width * 4) if entry else b""
                 if not entry or zlib.crc32(block) != entry["crc32"]:
                     break
-                done, keep = done + entry["rows"], lines.tell()
+                done, truncated = done + entry["rows"], truncated + entry["truncated"]
+                keep = lines.tell()
             if whole:
                 data.truncate(len(header) + done * width * 4)
                 lines.truncate(keep)
                 lines.seek(keep)
-                return done
+                return done, truncated
     lines.seek(0)
     if lines.readline():
         logger.info("%s: was begun with other settings or is damaged; starting anew", part.name)
@@ -207,14 +220,14 @@ def _finished_rows(
     part.write_bytes(header)
     lines.write(identity)
     lines.flush()
-    return 0
+    return 0, 0
 
 
 def _entry(line: bytes) -> dict[str, int] | None:
     """A journal line, or None if it is half-written."""
     try:
         entry = json.loads(line)
-        return {"rows": int(entry["rows"]), "crc32": int(entry["crc32"])}
+        return {key: int(entry[key]) for key in ("rows", "truncated", "crc32")}
     except (ValueError, KeyError, TypeError):
         return None
 
@@ -235,8 +248,6 @@ def _locked(journal: Path) -> Iterator[IO[bytes]]:
 
 def _npy_header(rows: int, width: int) -> bytes:
     """The bytes before the data of a C-ordered float32 [rows, width] .npy file."""
-    import io
-
     buffer = io.BytesIO()
     np.lib.format.write_array_header_1_0(
         buffer, {"descr": "<f4", "fortran_order": False, "shape": (rows, width)}
@@ -246,16 +257,6 @@ def _npy_header(rows: int, width: int) -> bytes:
 
 def _line(value: dict[str, Any]) -> bytes:
     return json.dumps(value, sort_keys=True).encode() + b"\n"
-
-
-def _count_truncated(
-    corpus: Path, offsets: np.ndarray, encoder: Encoder, making: dict[str, Any]
-) -> int:
-    """Passages of the shard that are longer than the model's limit."""
-    store = PassageStore(corpus, offsets)
-    count = encoder.count_truncated(store.contents(making["start"], making["stop"]))
-    store.close()
-    return count
 
 
 def _versions() -> dict[str, str]:

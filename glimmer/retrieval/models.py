@@ -61,7 +61,7 @@ class ModelIdentity:
     """What must be equal for two vectors to live in one space.
 
     Attributes:
-        name: the setting that named the model, without its path.
+        name: the setting that named the model.
         family: which rule of `prefixes_of` gave the prefixes.
         sha256: over weights, tokenizer and configuration files.
         dimension: length d of a vector.
@@ -272,7 +272,7 @@ class Encoder:
             )
         family, query_prefix, passage_prefix = prefixes_of(model, folder)
         self.identity = ModelIdentity(
-            name=model if model.startswith("bundled:") else model.rstrip("/").rsplit("/", 1)[-1],
+            name=model,
             family=family,
             sha256=sha256,
             dimension=int(self._model.get_embedding_dimension()),

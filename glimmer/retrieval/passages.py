@@ -1,4 +1,4 @@
-"""The corpus as numbered passages: one scan finds every line, later reads go straight to it.
+r"""The corpus as numbered passages: one scan finds every line, later reads go straight to it.
 
 A line is {"id": "0", "contents": "\"Title\"\nText ..."} (the layout of wiki-18); row i of vectors
 and index is line i of the file. Memory does not grow with the corpus: the scan keeps 8 bytes a

@@ -1,0 +1,137 @@
+"""Concurrent queries -> batches -> candidates, with a cache.
+
+Rollouts send one query a request, many at once, and eight samples of one question often send the
+same query. So queries that arrive while a batch is being worked on form the next batch; a query
+that is already waiting is not asked twice; and answers are kept, the least recently used dropped
+first. None of this shows in an answer: a query's candidates do not depend on its batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from glimmer.logs import get_logger
+from glimmer.retrieval.protocol import InternalError, Overloaded
+
+logger = get_logger(__name__)
+
+Answer = TypeVar("Answer")
+
+
+class Batcher:
+    """Brings single queries together, and answers each by `search`, in one worker thread.
+
+    Args:
+        search: texts -> one answer each, blocking; called with distinct texts.
+        max_batch: texts in one call.
+        max_wait_s: how long a first query waits for company.
+        max_waiting: queries in the queue, above which `Overloaded` is raised.
+        cache_size: answers kept; 0 keeps none.
+    """
+
+    def __init__(
+        self,
+        search: Callable[[Sequence[str]], Sequence[Answer]],
+        *,
+        max_batch: int,
+        max_wait_s: float,
+        max_waiting: int,
+        cache_size: int,
+    ) -> None:
+        self._search, self._max_batch, self._max_wait_s = search, max_batch, max_wait_s
+        self._max_waiting, self._cache_size = max_waiting, cache_size
+        self._cache: OrderedDict[str, Answer] = OrderedDict()
+        self._pending: dict[str, asyncio.Future[Answer]] = {}
+        self._queue: asyncio.Queue[str] = asyncio.Queue()
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="search")
+        self._task: asyncio.Task[None] | None = None
+        self.counts: Counter[str] = Counter(queries=0, cached=0, shared=0, batches=0, searched=0)
+
+    def start(self) -> None:
+        """Begin to answer; to be called within the event loop."""
+        self._task = asyncio.get_running_loop().create_task(self._work())
+
+    async def stop(self) -> None:
+        """Finish the batch at work, refuse the rest."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        for future in self._pending.values():
+            if not future.done():
+                future.set_exception(Overloaded("the service is being stopped"))
+        self._thread.shutdown(wait=True)
+
+    async def answer(self, queries: Sequence[str]) -> list[Answer]:
+        """One answer a query, in order.
+
+        Raises:
+            Overloaded: the queue is full.
+            InternalError: the search failed.
+        """
+        waiting = sum(query not in self._cache and query not in self._pending for query in queries)
+        if self._queue.qsize() + waiting > self._max_waiting:
+            raise Overloaded(
+                f"{self._queue.qsize()} queries are waiting, the limit is {self._max_waiting}"
+            )
+        futures = [self._future(query) for query in queries]
+        return list(await asyncio.gather(*futures))
+
+    def _future(self, query: str) -> asyncio.Future[Answer]:
+        self.counts["queries"] += 1
+        loop = asyncio.get_running_loop()
+        if query in self._cache:
+            self.counts["cached"] += 1
+            self._cache.move_to_end(query)
+            known: asyncio.Future[Answer] = loop.create_future()
+            known.set_result(self._cache[query])
+            return known
+        if query in self._pending:
+            self.counts["shared"] += 1
+        else:
+            future = loop.create_future()
+            # A client that hung up leaves its future unread; that is no fault to report.
+            future.add_done_callback(lambda done: done.cancelled() or done.exception())
+            self._pending[query] = future
+            self._queue.put_nowait(query)
+        # One client that hangs up must not cancel the search that others wait for.
+        return asyncio.shield(self._pending[query])
+
+    async def _work(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            batch = [await self._queue.get()]
+            deadline = loop.time() + self._max_wait_s
+            while len(batch) < self._max_batch:
+                try:
+                    batch.append(self._queue.get_nowait())
+                except asyncio.QueueEmpty:
+                    left = deadline - loop.time()
+                    if left <= 0:
+                        break
+                    try:
+                        batch.append(await asyncio.wait_for(self._queue.get(), left))
+                    except TimeoutError:
+                        break
+            try:
+                answers = await loop.run_in_executor(self._thread, self._search, batch)
+            except Exception as error:
+                logger.exception("a batch of %d queries failed", len(batch))
+                for query in batch:
+                    failure = InternalError(f"the search failed: {type(error).__name__}: {error}")
+                    self._pending.pop(query).set_exception(failure)
+                continue
+            self.counts["batches"] += 1
+            self.counts["searched"] += len(batch)
+            for query, answer in zip(batch, answers, strict=True):
+                self._keep(query, answer)
+                self._pending.pop(query).set_result(answer)
+
+    def _keep(self, query: str, answer: Answer) -> None:
+        if self._cache_size:
+            self._cache[query] = answer
+            while len(self._cache) > self._cache_size:
+                self._cache.popitem(last=False)

@@ -1,0 +1,225 @@
+"""The one HTTP client of the retrieval service; speaks Search-R1's protocol to any such server."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import Counter
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import aiohttp
+
+from glimmer.errors import ConfigError
+from glimmer.retrieval.errors import (
+    SearchError,
+    SearchHTTPError,
+    SearchProtocolError,
+    SearchRefused,
+    SearchTimeout,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPassage:
+    """A passage that a search found.
+
+    Attributes:
+        id: of the passage in the corpus.
+        title: without quotes.
+        text: without the title line.
+        contents: title line and text, as in the corpus.
+        score: inner product with the query; None if the server gives none.
+    """
+
+    id: str
+    title: str
+    text: str
+    contents: str
+    score: float | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """id, title, text, score: what a held-out record keeps."""
+        return {"id": self.id, "title": self.title, "text": self.text, "score": self.score}
+
+
+class SearchClient:
+    """Asks the service for the passages nearest to a query. To be used within one event loop.
+
+    A search either brings exactly `topk` passages or raises a `SearchError`. Refused connections
+    and answers 500 to 599 are tried again, waiting `backoff_s`, then twice that, and so on, with
+    jitter; `timeout_s` bounds the whole search, retries included.
+
+    Args:
+        url: ".../retrieve".
+        topk: passages a search.
+        timeout_s: seconds allowed for one search.
+        max_retries: further attempts after the first.
+        backoff_s: seconds before the first retry.
+        max_connections: requests at once; further searches wait, within their time.
+        seed: of the jitter.
+
+    Attributes:
+        counts: requests (attempts sent), searches, failed, retried, timeouts.
+        latencies: seconds of each search that brought passages, in order of their end.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        topk: int,
+        timeout_s: float = 30.0,
+        max_retries: int = 2,
+        backoff_s: float = 0.1,
+        max_connections: int = 64,
+        seed: int = 0,
+    ) -> None:
+        for name, value, least in (("topk", topk, 1), ("max_retries", max_retries, 0)):
+            if not isinstance(value, int) or value < least:
+                raise ConfigError(f"search.{name}: found {value!r}, expected at least {least}.")
+        if not timeout_s > 0:
+            raise ConfigError(f"search.timeout_s: found {timeout_s!r}, expected more than 0.")
+        self.url, self.topk, self.timeout_s = url, topk, timeout_s
+        self.max_retries, self.backoff_s = max_retries, backoff_s
+        self._max_connections = max_connections
+        self._random = random.Random(seed)  # noqa: S311  (jitter, no secret)
+        self._session: aiohttp.ClientSession | None = None
+        self.counts: Counter[str] = Counter(requests=0, searches=0, failed=0, retried=0, timeouts=0)
+        self.latencies: list[float] = []
+
+    async def search(self, query: str) -> list[FoundPassage]:
+        """The `topk` passages nearest to `query`, best first.
+
+        Raises:
+            SearchTimeout, SearchRefused, SearchHTTPError, SearchProtocolError: see
+                `glimmer.retrieval.errors`. Each is counted under "failed" once.
+        """
+        self.counts["searches"] += 1
+        began = time.perf_counter()
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                passages = await self._with_retries(query)
+        except TimeoutError as error:
+            self.counts["timeouts"] += 1
+            self.counts["failed"] += 1
+            raise SearchTimeout(
+                f"{self.url}: no answer within {self.timeout_s:g} s (search.timeout_s) to the "
+                f"query {query[:80]!r}.",
+                query=query,
+                url=self.url,
+            ) from error
+        except SearchError:
+            self.counts["failed"] += 1
+            raise
+        self.latencies.append(time.perf_counter() - began)
+        return passages
+
+    async def _with_retries(self, query: str) -> list[FoundPassage]:
+        attempt = 1
+        while True:
+            try:
+                return await self._attempt(query)
+            except (SearchRefused, SearchHTTPError) as error:
+                error.attempts = attempt
+                fatal = isinstance(error, SearchHTTPError) and error.status < 500
+                if fatal or attempt > self.max_retries:
+                    raise
+            self.counts["retried"] += 1
+            # Full jitter: clients that failed together do not come back together.
+            wait = self.backoff_s * 2 ** (attempt - 1)
+            await asyncio.sleep(wait * (0.5 + self._random.random() / 2))
+            attempt += 1
+
+    async def _attempt(self, query: str) -> list[FoundPassage]:
+        self.counts["requests"] += 1
+        payload = {"queries": [query], "topk": self.topk, "return_scores": True}
+        known = {"query": query, "url": self.url}
+        try:
+            async with self._opened().post(self.url, json=payload) as response:
+                status, body = response.status, await response.read()
+        except aiohttp.InvalidURL as error:
+            raise SearchRefused(f"retrieval.url: {self.url!r} is not a URL.", **known) from error
+        except (aiohttp.ClientError, ConnectionError) as error:
+            raise SearchRefused(
+                f"{self.url}: no connection, or it was cut ({type(error).__name__}: {error}). The "
+                f"retrieval service was not started or has died; its log says why.",
+                **known,
+            ) from error
+        if status != 200:
+            raise SearchHTTPError(
+                f"{self.url}: answered {status} to the query {query[:80]!r}: "
+                f"{body[:300].decode('utf-8', 'replace')}",
+                status=status,
+                **known,
+            )
+        return self._passages(body, known)
+
+    def _passages(self, body: bytes, known: dict[str, str]) -> list[FoundPassage]:
+        """The passages of an answer to one query."""
+        import json
+
+        def refuse(found: str) -> SearchProtocolError:
+            return SearchProtocolError(
+                f"{self.url}: {found}; expected {{'result': [[{self.topk} passages]]}} for one "
+                f"query. The server does not speak Search-R1's protocol, or is at fault.",
+                **known,
+            )
+
+        try:
+            answer = json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise refuse(f"answered {body[:80]!r}, which is not JSON") from error
+        result = answer.get("result") if isinstance(answer, dict) else None
+        if not isinstance(result, list) or len(result) != 1 or not isinstance(result[0], list):
+            raise refuse(f"answered {str(answer)[:120]}")
+        if len(result[0]) != self.topk:
+            raise refuse(f"answered {len(result[0])} passages")
+        return [self._passage(entry, refuse) for entry in result[0]]
+
+    @staticmethod
+    def _passage(entry: Any, refuse: Any) -> FoundPassage:
+        nested = isinstance(entry, dict) and "document" in entry
+        document = entry["document"] if nested else entry
+        contents = document.get("contents") if isinstance(document, dict) else None
+        if not isinstance(contents, str) or not contents.strip():
+            raise refuse(f"a passage is {str(entry)[:120]}, without 'contents'")
+        score = entry.get("score")
+        if score is not None and (isinstance(score, bool) or not isinstance(score, int | float)):
+            raise refuse(f"a score is {str(score)[:40]!r}")
+        title, _, text = contents.partition("\n")
+        return FoundPassage(
+            id=str(document.get("id", "")),
+            title=title.strip().strip('"'),
+            text=text,
+            contents=contents,
+            score=None if score is None else float(score),
+        )
+
+    def _opened(self) -> aiohttp.ClientSession:
+        """The session, opened at the first search, within the event loop that uses it."""
+        if self._session is None or self._session.closed:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=self._max_connections),
+                timeout=aiohttp.ClientTimeout(total=None),
+                trust_env=False,
+            )
+        return self._session
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._session is not None:
+            await self._session.close()
+
+    async def __aenter__(self) -> SearchClient:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()

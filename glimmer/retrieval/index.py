@@ -1,0 +1,371 @@
+"""Vectors -> HNSW index, and the index as the service opens it.
+
+A folder holds
+    index.faiss   faiss IndexHNSWFlat, inner product; of unit vectors that is the cosine
+    offsets.npy   int64 [n + 1], where passage i lies in the corpus file
+    index.json    written last: parameters, model identity, sha256 of corpus, vectors and index
+An index is opened only together with its corpus and its model, and anything else is refused by
+name: a wrong corpus gives plausible passages for every query, and no error.
+
+faiss builds the same graph from the same vectors with one thread. With more, the order in which
+threads insert decides, and two builds differ; index.json says which it was.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from glimmer.errors import ConfigError, DataError, IntegrityError
+from glimmer.files import atomic_path, read_json, sha256_file, write_json
+from glimmer.logs import get_logger
+from glimmer.progress import Progress
+from glimmer.retrieval.models import ModelIdentity
+from glimmer.retrieval.passages import PassageStore, scan_corpus
+
+if TYPE_CHECKING:
+    import faiss
+
+logger = get_logger(__name__)
+
+FORMAT = 1
+# Vectors handed to faiss at a time: part of what the graph depends on, so not a setting.
+_ROWS_AT_ONCE = 8192
+
+
+def build_index(
+    vectors: Sequence[Path],
+    corpus: Path,
+    out: Path,
+    *,
+    M: int = 32,
+    ef_construction: int = 200,
+    ef_search: int = 64,
+    threads: int = 1,
+) -> dict[str, Any]:
+    """Build the HNSW index of a corpus from the shards of its vectors, in any order.
+
+    Shards are read one after the other, so that peak memory is that of the index:
+    n * (4 d + 8 M) bytes and a little.
+
+    Args:
+        vectors: the .npy files of all shards, each with its .json beside it.
+        corpus: the JSONL that was embedded.
+        out: folder to write to.
+        M: neighbours a node keeps on the upper layers; twice as many on the lowest.
+        ef_construction: candidates looked at when a node is inserted.
+        ef_search: candidates looked at by a search; recorded for the service.
+        threads: faiss threads; with 1 the file is the same each time.
+
+    Returns:
+        What index.json holds.
+
+    Raises:
+        ConfigError: a parameter out of range.
+        IntegrityError: shards that are missing, too many, damaged, of different models or of
+            another corpus.
+        DataError: the disk is full or `out` cannot be written.
+    """
+    import faiss
+
+    for name, value in (("M", M), ("ef_construction", ef_construction), ("ef_search", ef_search)):
+        if value < (2 if name == "M" else 1):
+            raise ConfigError(f"index.{name}: found {value}, expected a positive number (M >= 2).")
+    if threads < 1:
+        raise ConfigError(f"index.threads: found {threads}, expected at least 1.")
+    out = Path(out)
+    scan = scan_corpus(corpus)
+    shards = read_shards(vectors, corpus_sha256=scan.sha256, corpus_rows=len(scan), corpus=corpus)
+    width = shards[0]["dimension"]
+    previous = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(threads)
+    try:
+        index = faiss.IndexHNSWFlat(width, M, faiss.METRIC_INNER_PRODUCT)
+        index.hnsw.efConstruction = ef_construction
+        index.hnsw.efSearch = ef_search
+        with Progress(len(scan), "building the index", unit=" passages") as progress:
+            for shard in shards:
+                rows = np.load(shard["path"], mmap_mode="r")
+                for start in range(0, len(rows), _ROWS_AT_ONCE):
+                    index.add(np.ascontiguousarray(rows[start : start + _ROWS_AT_ONCE]))
+                    progress.update(min(_ROWS_AT_ONCE, len(rows) - start))
+        record = {
+            "format": FORMAT,
+            "metric": "inner_product",
+            "n": len(scan),
+            "d": width,
+            "M": M,
+            "ef_construction": ef_construction,
+            "ef_search": ef_search,
+            "threads": threads,
+            "deterministic": threads == 1,
+            "faiss": faiss.__version__,
+            "model": shards[0]["model"],
+            "corpus": {"sha256": scan.sha256, "bytes": int(scan.offsets[-1]), "rows": len(scan)},
+            "vectors": [
+                {"file": Path(shard["path"]).name, "rows": shard["rows"], "sha256": shard["sha256"]}
+                for shard in shards
+            ],
+        }
+        return _write(index, scan.offsets, record, out)
+    finally:
+        faiss.omp_set_num_threads(previous)
+
+
+def _write(index: faiss.Index, offsets: np.ndarray, record: dict[str, Any], out: Path) -> dict:
+    """Write the folder, index.json last; the completed record."""
+    import faiss
+
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "index.json").unlink(missing_ok=True)
+        with atomic_path(out / "offsets.npy") as path, open(path, "wb") as handle:
+            np.save(handle, offsets)
+        with atomic_path(out / "index.faiss") as path:
+            _write_faiss(index, path)
+            # faiss does not report a short write: read its header and length back.
+            if faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC).ntotal != record["n"]:
+                raise OSError("the file read back is not the one written")
+        record["offsets"] = {"sha256": sha256_file(out / "offsets.npy")}
+        record["index"] = {
+            "file": "index.faiss",
+            "bytes": (out / "index.faiss").stat().st_size,
+            "sha256": sha256_file(out / "index.faiss"),
+        }
+        write_json(out / "index.json", record)
+    except (OSError, RuntimeError) as error:
+        raise DataError(
+            f"{out}: the index could not be written ({getattr(error, 'strerror', '') or error}). "
+            f"Free some space or correct the folder's permissions, and run again; the vectors "
+            f"are kept."
+        ) from error
+    return record
+
+
+def _write_faiss(index: faiss.Index, path: Path) -> None:
+    """faiss's own writer over a Python file, so that a full disk raises OSError."""
+    import faiss
+
+    with open(path, "wb") as handle:
+        faiss.write_index(index, faiss.PyCallbackIOWriter(handle.write))
+
+
+def read_shards(
+    vectors: Sequence[Path], *, corpus_sha256: str, corpus_rows: int, corpus: Path
+) -> list[dict[str, Any]]:
+    """Sidecars of all shards in the order of their rows, each with its `path`; all checked.
+
+    Raises:
+        IntegrityError: see `build_index`; the message names the shard.
+    """
+    shards = []
+    for path in map(Path, vectors):
+        sidecar = path.with_suffix(".json")
+        if not path.is_file() or not sidecar.is_file():
+            missing = path if not path.is_file() else sidecar
+            raise IntegrityError(
+                f"{missing}: is missing, so this shard is not finished. Run the embedding rule."
+            )
+        shard = read_json(sidecar)
+        if shard["corpus_sha256"] != corpus_sha256:
+            raise IntegrityError(
+                f"{path}: holds vectors of another corpus (sha256 {shard['corpus_sha256'][:12]}, "
+                f"{corpus} has {corpus_sha256[:12]}). Embed this corpus."
+            )
+        if sha256_file(path) != shard["sha256"]:
+            raise IntegrityError(
+                f"{path}: is not the file that was written (sha256 differs from {sidecar.name}). "
+                f"It is truncated or damaged: delete it and embed again."
+            )
+        shards.append(shard | {"path": str(path)})
+    shards.sort(key=lambda shard: shard["start"])
+    if not shards:
+        raise IntegrityError("no shard of vectors was given; expected at least one .npy file.")
+    expected = shards[0]["num_shards"]
+    if len(shards) != expected or [shard["shard"] for shard in shards] != list(range(expected)):
+        raise IntegrityError(
+            f"{Path(shards[0]['path']).parent}: found the shards "
+            f"{[shard['shard'] for shard in shards]}, expected 0 to {expected - 1}, each once."
+        )
+    for shard in shards[1:]:
+        if difference := ModelIdentity.difference(shard["model"], shards[0]["model"]):
+            raise IntegrityError(
+                f"{shard['path']}: was made by another model than "
+                f"{Path(shards[0]['path']).name}: {difference}. Embed all shards with one model."
+            )
+    if sum(shard["rows"] for shard in shards) != corpus_rows:
+        raise IntegrityError(
+            f"{Path(shards[0]['path']).parent}: {sum(s['rows'] for s in shards)} vectors for "
+            f"{corpus_rows} passages of {corpus}. Embed again."
+        )
+    return shards
+
+
+@dataclass(slots=True)
+class PassageIndex:
+    """An opened index with its passages.
+
+    Attributes:
+        record: index.json.
+        passages: the corpus by row.
+        ef_search: candidates looked at by a search, and returned by `candidates`.
+    """
+
+    record: dict[str, Any]
+    passages: PassageStore
+    ef_search: int
+    _faiss: Any
+
+    def __len__(self) -> int:
+        return self.record["n"]
+
+    def candidates(self, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The nearest passages of each query, best first.
+
+        Every search looks for the same number of candidates and the caller cuts its `topk` off, so
+        that an answer depends neither on `topk` nor on what else was searched for. Scores that are
+        equal to six decimals are ordered by row.
+
+        Args:
+            queries: float32 [q, d].
+
+        Returns:
+            rows: int64 [q, c], scores: float32 [q, c], c = min(ef_search, n). -1 where faiss found
+            no further passage, always at the end.
+        """
+        import faiss
+
+        count = min(self.ef_search, len(self))
+        scores, rows = self._faiss.search(
+            np.ascontiguousarray(queries, dtype=np.float32),
+            count,
+            params=faiss.SearchParametersHNSW(efSearch=self.ef_search),
+        )
+        scores = np.where(rows < 0, -np.inf, scores)
+        order = np.lexsort((rows, -np.round(scores, 6)), axis=-1)
+        return np.take_along_axis(rows, order, -1), np.take_along_axis(scores, order, -1)
+
+    def close(self) -> None:
+        self.passages.close()
+
+
+def open_index(
+    index: Path, corpus: Path, *, ef_search: int | None = None, verify: bool = True
+) -> PassageIndex:
+    """Open an index together with its corpus; the file is memory-mapped, opening it is cheap.
+
+    Args:
+        index: folder written by `build_index`.
+        corpus: the corpus it was built from.
+        ef_search: candidates of a search; None takes the recorded one.
+        verify: hash index and corpus as well; False compares sizes only.
+
+    Raises:
+        IntegrityError: a truncated or changed index, another corpus.
+    """
+    import faiss
+
+    index, corpus = Path(index), Path(corpus)
+    if not (index / "index.json").is_file():
+        raise IntegrityError(
+            f"{index}: has no index.json, so the index was never finished. Run the index rule."
+        )
+    record = read_json(index / "index.json")
+    if record.get("format") != FORMAT:
+        raise IntegrityError(
+            f"{index / 'index.json'}: format {record.get('format')!r}, this code reads {FORMAT}. "
+            f"Build the index again."
+        )
+    path = index / record["index"]["file"]
+    size = path.stat().st_size if path.is_file() else 0
+    if size != record["index"]["bytes"]:
+        raise IntegrityError(
+            f"{path}: {size} bytes, expected {record['index']['bytes']}; the file is truncated or "
+            f"of another build. Build the index again."
+        )
+    if verify and sha256_file(path) != record["index"]["sha256"]:
+        raise IntegrityError(
+            f"{path}: sha256 differs from the one in index.json; the file was changed or damaged. "
+            f"Build the index again."
+        )
+    expected = record["corpus"]
+    found = corpus.stat().st_size if corpus.is_file() else None
+    if found != expected["bytes"] or (verify and sha256_file(corpus) != expected["sha256"]):
+        raise IntegrityError(
+            f"{index}: was built from another corpus than {corpus} (sha256 "
+            f"{expected['sha256'][:12]}, {expected['bytes']} bytes; found {found} bytes). Build "
+            f"the index of this corpus, or name the one it belongs to."
+        )
+    try:
+        loaded = faiss.read_index(os.fspath(path), faiss.IO_FLAG_MMAP_IFC)
+        offsets = np.load(index / "offsets.npy", mmap_mode="r")
+    except (RuntimeError, OSError, ValueError) as error:
+        raise IntegrityError(
+            f"{index}: cannot be opened ({error}). Build the index again."
+        ) from error
+    if loaded.ntotal != record["n"] or len(offsets) != record["n"] + 1:
+        raise IntegrityError(
+            f"{index}: {loaded.ntotal} vectors and {len(offsets) - 1} offsets, expected "
+            f"{record['n']}. Build the index again."
+        )
+    return PassageIndex(
+        record, PassageStore(corpus, offsets), ef_search or record["ef_search"], loaded
+    )
+
+
+def read_offsets(index: Path, corpus: Path) -> np.ndarray:
+    """Where passage i lies in the corpus, memory-mapped int64 [n + 1]; sizes are compared.
+
+    Raises:
+        IntegrityError: the index was never finished, or is of a corpus of another size.
+    """
+    index, corpus = Path(index), Path(corpus)
+    if not (index / "index.json").is_file():
+        raise IntegrityError(
+            f"{index}: has no index.json, so the index was never finished. Run the index rule."
+        )
+    offsets = np.load(index / "offsets.npy", mmap_mode="r")
+    size = corpus.stat().st_size if corpus.is_file() else None
+    if size != int(offsets[-1]):
+        raise IntegrityError(
+            f"{index}: was built from another corpus than {corpus} ({int(offsets[-1])} bytes "
+            f"expected, found {size}). Build the index of this corpus."
+        )
+    return offsets
+
+
+def check_k(k: int, ef_search: int, n: int, setting: str) -> None:
+    """Refuse a k that an index of n passages, searched with efSearch, cannot answer well.
+
+    Raises:
+        ConfigError: k < 1, k > n, or efSearch < k.
+    """
+    if k < 1:
+        raise ConfigError(f"{setting}: found {k}, expected at least 1.")
+    if k > n:
+        raise ConfigError(
+            f"{setting}: found {k}, but the corpus has {n} passages. Set it to at most {n}."
+        )
+    if ef_search < k:
+        raise ConfigError(
+            f"ef_search: found {ef_search}, below {setting} = {k}; HNSW then returns passages it "
+            f"has hardly looked for. Set ef_search to at least {k}, better 10 times that."
+        )
+
+
+def check_model(identity: ModelIdentity, record: dict[str, Any], index: Path) -> None:
+    """Refuse a model that is not the one whose vectors the index holds.
+
+    Raises:
+        IntegrityError: names the fields that differ.
+    """
+    if difference := ModelIdentity.difference(identity.as_dict(), record["model"]):
+        raise IntegrityError(
+            f"{index}: holds vectors of {record['model']['name']!r}, the queries would be embedded "
+            f"by {identity.name!r}: {difference}. Use the index's model, or embed the corpus again."
+        )

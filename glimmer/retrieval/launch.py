@@ -1,0 +1,248 @@
+"""Starting the retrieval service inside the job that needs it, and taking it down whatever happens.
+
+The service is a process of its own. It tells its port through a pipe, so that a port is never
+guessed; it holds a pipe from us as its standard input, so that it ends with us, even if we are
+killed; and a known query has to bring its passage before its URL is handed out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from glimmer.files import read_json
+from glimmer.logs import get_logger
+from glimmer.retrieval.errors import SearchError, ServiceError
+from glimmer.retrieval.settings import service_settings
+
+logger = get_logger(__name__)
+
+_PROBES = 5
+
+
+@contextmanager
+def retrieval_service(
+    settings: Mapping[str, Any], *, index: Path, corpus: Path, log: Path
+) -> Iterator[str]:
+    """Run the retrieval service of an index for the length of a `with` block.
+
+    Args:
+        settings: section `retrieval`, see `glimmer.retrieval.settings`. With `url`, the service
+            there is checked and nothing is started.
+        index: folder written by `build_index`.
+        corpus: the corpus it was built from.
+        log: file that receives the service's log.
+
+    Yields:
+        "http://host:port/retrieve".
+
+    Raises:
+        ConfigError: a setting is wrong.
+        ServiceError: the service did not start (its own message is given), does not answer a known
+            query, serves another index, or died while a search of the block failed.
+    """
+    complete = service_settings(settings)
+    probes = _known_passages(Path(index), Path(corpus))
+    if complete["url"]:
+        _check_elsewhere(complete, Path(index), probes)
+        yield complete["url"]
+        return
+    log = Path(log)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with open(log, "ab") as handle:
+        process, report = _start(complete, Path(index), Path(corpus), handle)
+    try:
+        url = _wait_until_ready(process, report, complete, probes, log)
+        logger.info("the retrieval service answers at %s (log: %s)", url, log)
+        try:
+            yield url
+        except SearchError as error:
+            if process.poll() is None:
+                raise
+            raise ServiceError(
+                f"{_death(process, log)} The first failed search: {error}"
+            ) from error
+        if process.poll() is not None:
+            logger.error("%s Searches after that failed and were counted.", _death(process, log))
+    finally:
+        os.close(report)
+        _stop(process)
+
+
+def _start(
+    settings: Mapping[str, Any], index: Path, corpus: Path, log: Any
+) -> tuple[subprocess.Popen[bytes], int]:
+    """The started process, and the reading end of the pipe through which it reports."""
+    read, write = os.pipe()
+    threads = str(settings["threads"])
+    try:
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "glimmer.retrieval.service"),
+                *("--index", str(index), "--corpus", str(corpus)),
+                *("--settings", json.dumps(dict(settings))),
+                *("--report-fd", str(write), "--parent", str(os.getpid())),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            pass_fds=(write,),
+            env=os.environ
+            | {
+                "OMP_NUM_THREADS": threads,
+                "TOKENIZERS_PARALLELISM": "false",
+                "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+            },
+        )
+    except BaseException:
+        os.close(read)
+        raise
+    finally:
+        os.close(write)
+    return process, read
+
+
+def _wait_until_ready(
+    process: subprocess.Popen[bytes],
+    report: int,
+    settings: Mapping[str, Any],
+    probes: list[tuple[str, str]],
+    log: Path,
+) -> str:
+    """The URL, once the process has told its port and a known query brings its passage."""
+    timeout_s = settings["start_timeout_s"]
+    deadline = time.monotonic() + timeout_s
+    told = b""
+    while True:
+        left = deadline - time.monotonic()
+        if left <= 0 or not select.select([report], [], [], left)[0]:
+            raise ServiceError(
+                f"the retrieval service did not start within {timeout_s:g} s "
+                f"(retrieval.start_timeout_s). Its log is {log}:\n{_tail(log)}"
+            )
+        block = os.read(report, 65536)
+        if not block:
+            break
+        told += block
+    if not told:
+        process.wait()
+        raise ServiceError(f"{_death(process, log)}")
+    message = json.loads(told)
+    if "error" in message:
+        raise ServiceError(f"the retrieval service did not start: {message['error']} (log: {log})")
+    url = f"http://{settings['host']}:{message['port']}/retrieve"
+    _probe(url, probes, timeout_s=max(deadline - time.monotonic(), 1.0))
+    return url
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """End the process: politely, then not."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+    process.stdin.close()
+    process.wait()
+
+
+def _death(process: subprocess.Popen[bytes], log: Path) -> str:
+    return (
+        f"the retrieval service ended by itself with status {process.returncode}. "
+        f"The end of its log {log}:\n{_tail(log)}\n"
+    )
+
+
+def _tail(log: Path, lines: int = 12) -> str:
+    return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
+
+
+def _known_passages(index: Path, corpus: Path) -> list[tuple[str, str]]:
+    """(title, contents) of a few passages spread over the corpus."""
+    from glimmer.retrieval.index import read_offsets
+    from glimmer.retrieval.passages import PassageStore, split_contents
+
+    store = PassageStore(corpus, read_offsets(index, corpus))
+    rows = sorted({len(store) * place // _PROBES for place in range(_PROBES)})
+    contents = [store[row]["contents"] for row in rows]
+    store.close()
+    return [(split_contents(text)[0] or text[:200], text) for text in contents]
+
+
+def _probe(url: str, probes: list[tuple[str, str]], *, timeout_s: float) -> None:
+    """Search for known titles; one has to bring a passage that bears it."""
+    titles = [title for title, _ in probes]
+    answer = _request(url, {"queries": titles, "topk": 1, "return_scores": False}, timeout_s)
+    try:
+        found = [passages[0] for passages in answer["result"]]
+        found = [passage.get("document", passage)["contents"] for passage in found]
+    except (KeyError, IndexError, TypeError, AttributeError) as error:
+        raise ServiceError(
+            f"{url}: answered a known query with {str(answer)[:200]}, which is not Search-R1's "
+            f"protocol (one list of passages a query)."
+        ) from error
+    if not any(
+        title in contents.partition("\n")[0] for title, contents in zip(titles, found, strict=True)
+    ):
+        raise ServiceError(
+            f"{url}: none of {len(titles)} titles of the corpus, e.g. {titles[0]!r}, brought its "
+            f"passage; the first brought {found[0][:80]!r}. The service has another corpus, or "
+            f"its index does not fit its model."
+        )
+
+
+def _check_elsewhere(
+    settings: Mapping[str, Any], index: Path, probes: list[tuple[str, str]]
+) -> None:
+    """Check a service that runs elsewhere: the same index and model, and a known query."""
+    url, timeout_s = settings["url"], settings["start_timeout_s"]
+    if settings["require_info"]:
+        info_url = url.rpartition("/retrieve")[0] + "/info"
+        try:
+            info = _request(info_url, None, timeout_s)
+            index_sha256, model = info["index"]["sha256"], info["model"]
+        except (ServiceError, KeyError, TypeError) as error:
+            raise ServiceError(
+                f"retrieval.url: {url} does not say which index it serves ({error}). Set "
+                f"retrieval.require_info to false to accept any server of Search-R1's protocol."
+            ) from error
+        record = read_json(index / "index.json")
+        if index_sha256 != record["index"]["sha256"] or model != record["model"]:
+            raise ServiceError(
+                f"retrieval.url: {url} serves the index {index_sha256[:12]} of model "
+                f"{model.get('name')!r}; {index} is {record['index']['sha256'][:12]} of "
+                f"{record['model']['name']!r}. Start the service with this index."
+            )
+    _probe(url, probes, timeout_s=timeout_s)
+
+
+def _request(url: str, body: Mapping[str, Any] | None, timeout_s: float) -> Any:
+    """JSON answer to a GET, or to a POST of `body`. ServiceError on anything else."""
+    request = urllib.request.Request(  # noqa: S310  (http or https, by service_settings)
+        url,
+        data=None if body is None else json.dumps(body).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    # A proxy of the environment is for the outside; the service is near.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(request, timeout=timeout_s) as response:
+            return json.loads(response.read())
+    except urllib.error.HTTPError as error:
+        detail = error.read()[:300].decode("utf-8", "replace")
+        raise ServiceError(f"{url}: answered {error.code}: {detail}") from error
+    except (OSError, ValueError) as error:
+        raise ServiceError(
+            f"{url}: no answer ({getattr(error, 'reason', None) or error})."
+        ) from error

@@ -1,0 +1,162 @@
+"""The recall gate: HNSW against exact search over the same vectors.
+
+recall@k of a query = |first k of HNSW and first k of exact search| / k, averaged over the queries
+(the measure of ann-benchmarks). Retrieval is the ceiling of everything after it, so this is
+measured before training.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from glimmer.errors import ConfigError, IntegrityError
+from glimmer.logs import get_logger
+from glimmer.retrieval.index import check_k, check_model, open_index, read_shards
+from glimmer.retrieval.models import Encoder
+
+logger = get_logger(__name__)
+
+
+def measure_recall(
+    index: Path,
+    corpus: Path,
+    vectors: Sequence[Path],
+    *,
+    queries: Sequence[str],
+    k: int = 3,
+    min_recall: float = 0.99,
+    threads: int = 1,
+    model: str | None = None,
+    device: str = "cpu",
+    ef_search: int | None = None,
+    encoder: Encoder | None = None,
+) -> dict[str, Any]:
+    """Verdict on the index: recall@k of its HNSW search over `queries`.
+
+    Args:
+        index: folder written by `build_index`.
+        corpus: its corpus.
+        vectors: the .npy shards it was built from.
+        queries: query texts, without prefix.
+        k: passages that count.
+        min_recall: the gate, 0 to 1.
+        threads: torch and faiss threads.
+        model: the embedding model's setting; None takes the name recorded in the index.
+        device: torch device for the queries.
+        ef_search: candidates of a search; None takes the index's own.
+        encoder: a loaded model to use instead.
+
+    Returns:
+        {"gate": "recall", "passed", "measured", "threshold", "measured_on", "details"}; `details`
+        lists the queries with the lowest recall.
+
+    Raises:
+        ConfigError: k < 1, k > n, efSearch < k, no queries, or min_recall not within 0 to 1.
+        IntegrityError: index, corpus, vectors and model do not belong together.
+    """
+    import faiss
+
+    opened = open_index(index, corpus, ef_search=ef_search)
+    check_k(k, opened.ef_search, len(opened), "recall.k")
+    if not queries:
+        raise ConfigError("recall.queries: no query to measure with; expected at least one.")
+    if not 0 < min_recall <= 1:
+        raise ConfigError(f"recall.min_recall: found {min_recall}, expected more than 0, up to 1.")
+    record = opened.record
+    shards = read_shards(
+        vectors,
+        corpus_sha256=record["corpus"]["sha256"],
+        corpus_rows=record["n"],
+        corpus=corpus,
+    )
+    if [shard["sha256"] for shard in shards] != [shard["sha256"] for shard in record["vectors"]]:
+        raise IntegrityError(
+            f"{index}: was built from other vectors than {Path(shards[0]['path']).parent}. "
+            f"Build the index again."
+        )
+    encoder = encoder or Encoder(
+        model or record["model"]["name"],
+        device=device,
+        max_length=record["model"]["max_length"],
+        threads=threads,
+    )
+    check_model(encoder.identity, record, index)
+    faiss.omp_set_num_threads(threads)
+    embedded = encoder.queries(list(queries))
+    began = time.perf_counter()
+    found = opened.candidates(embedded)[0][:, :k]
+    seconds = time.perf_counter() - began
+    exact, kth = _exact(shards, embedded, k)
+    opened.close()
+    hits = np.array(
+        [len(set(a) & set(b)) for a, b in zip(found.tolist(), exact.tolist(), strict=True)]
+    )
+    recall = float(hits.mean() / k)
+    worst = np.argsort(hits, kind="stable")[:10]
+    verdict = {
+        "gate": "recall",
+        "passed": recall >= min_recall,
+        "measured": {
+            "recall": recall,
+            "queries_with_all": float((hits == k).mean()),
+            "queries_with_none": float((hits == 0).mean()),
+            "worst": float(hits.min() / k),
+            "mean_kth_score": float(kth.mean()),
+        },
+        "threshold": {"min_recall": min_recall},
+        "measured_on": {
+            "queries": len(queries),
+            "k": k,
+            "ef_search": opened.ef_search,
+            "n": record["n"],
+            "index_sha256": record["index"]["sha256"],
+            "model": encoder.identity.name,
+        },
+        "details": [
+            {
+                "query": queries[i],
+                "recall": float(hits[i] / k),
+                "exact": exact[i].tolist(),
+                "found": found[i].tolist(),
+            }
+            for i in worst
+            if hits[i] < k
+        ],
+    }
+    logger.info(
+        "recall@%d %.4f over %d queries (gate %.4f), efSearch %d, %.0f queries/s",
+        k,
+        recall,
+        len(queries),
+        min_recall,
+        opened.ef_search,
+        len(queries) / max(seconds, 1e-9),
+    )
+    return verdict
+
+
+def _exact(
+    shards: list[dict[str, Any]], queries: np.ndarray, k: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Rows int64 [q, k] of the k largest inner products, and the k-th one's value [q].
+
+    One shard is in memory at a time; ties are ordered by row, as in `PassageIndex.candidates`.
+    """
+    import faiss
+
+    rows = np.empty((len(queries), 0), dtype=np.int64)
+    scores = np.empty((len(queries), 0), dtype=np.float32)
+    for shard in shards:
+        flat = faiss.IndexFlatIP(shard["dimension"])
+        flat.add(np.ascontiguousarray(np.load(shard["path"], mmap_mode="r")))
+        # A few more than k, so that ties at the border are resolved by row.
+        values, found = flat.search(queries, min(k + 8, flat.ntotal))
+        rows = np.concatenate([rows, found + shard["start"]], axis=1)
+        scores = np.concatenate([scores, values], axis=1)
+    order = np.lexsort((rows, -np.round(scores, 6)), axis=-1)[:, :k]
+    return np.take_along_axis(rows, order, 1), np.take_along_axis(scores, order, 1)[:, -1]

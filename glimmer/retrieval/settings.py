@@ -1,0 +1,77 @@
+"""Section `retrieval` of the config: every key, its default and its check."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from glimmer.errors import ConfigError
+
+SERVICE_DEFAULTS: dict[str, Any] = {
+    "url": None,  # a service that runs elsewhere, instead of starting one
+    "require_info": True,  # of that service: it must say which index and model it has
+    "host": "127.0.0.1",
+    "port": 0,  # 0: any free one
+    "model": None,  # None: the one recorded in the index
+    "device": "cpu",
+    "threads": 1,
+    "ef_search": None,  # None: the one recorded in the index
+    "default_topk": 3,  # for requests that name none
+    "max_batch": 64,
+    "batch_wait_ms": 2.0,
+    "cache_size": 50_000,  # answers of ef_search candidates, 12 bytes each
+    "max_body_bytes": 1 << 20,
+    "max_queries": 512,
+    "max_query_chars": 4096,
+    "max_waiting": 4096,
+    "verify_checksums": True,
+    "start_timeout_s": 120.0,
+}
+
+_TYPES: dict[str, tuple[type | tuple[type, ...], str]] = {
+    "url": ((str, type(None)), "an http URL ending in /retrieve, or null"),
+    "require_info": (bool, "true or false"),
+    "host": (str, "a host name"),
+    "port": (int, "a whole number, 0 to 65535"),
+    "model": ((str, type(None)), "a model setting, or null"),
+    "device": (str, "a torch device"),
+    "ef_search": ((int, type(None)), "a whole number, or null"),
+    "batch_wait_ms": ((int, float), "milliseconds"),
+    "verify_checksums": (bool, "true or false"),
+    "start_timeout_s": ((int, float), "seconds"),
+}
+
+
+def service_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of the service, completed by defaults and checked.
+
+    Raises:
+        ConfigError: an unknown key (with the nearest valid one), or a value of the wrong type or
+            out of range.
+    """
+    for key in settings:
+        if key not in SERVICE_DEFAULTS:
+            near = difflib.get_close_matches(key, SERVICE_DEFAULTS, n=1)
+            hint = (
+                f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(SERVICE_DEFAULTS)}."
+            )
+            raise ConfigError(f"retrieval.{key}: no such setting. {hint}")
+    complete = SERVICE_DEFAULTS | dict(settings)
+    for key, value in complete.items():
+        kind, expected = _TYPES.get(key, (int, "a whole number"))
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise ConfigError(f"retrieval.{key}: found {value!r}, expected {expected}.")
+    lowest = {"port": 0, "cache_size": 0, "batch_wait_ms": 0, "ef_search": 1}
+    for key, value in complete.items():
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            if value < lowest.get(key, 1):
+                raise ConfigError(
+                    f"retrieval.{key}: found {value}, expected at least {lowest.get(key, 1)}."
+                )
+    if complete["port"] > 65535:
+        raise ConfigError(f"retrieval.port: found {complete['port']}, expected 0 to 65535.")
+    url = complete["url"]
+    if url is not None and not (url.startswith(("http://", "https://")) and "/retrieve" in url):
+        raise ConfigError(f"retrieval.url: found {url!r}, expected {_TYPES['url'][1]}.")
+    return complete
