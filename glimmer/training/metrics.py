@@ -1,0 +1,124 @@
+"""metrics.jsonl: one line a step, the same names for both engines, and the guards that read them.
+
+Names: reward, exact_match, searches, turns (means over rollouts), response_tokens (sampled tokens
+a rollout), group_zero_std_frac, grad_norm (before clipping), entropy (nats a token), loss,
+logprob_diff_max (trainer against sampler), ratio_clipped_frac, failed_searches, truncated,
+calls_written, invalid_calls (sums over the step), tokens_per_s, seconds and its parts.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from glimmer.errors import GlimmerError
+from glimmer.files import read_jsonl, write_jsonl
+from glimmer.search_r1.outcome import judge
+
+
+class MetricsFile:
+    """Appends steps to metrics.jsonl and to TensorBoard; on resume cut back to the checkpoint."""
+
+    def __init__(self, path: Path, tensorboard: Path, *, steps_done: int) -> None:
+        self.rows: list[dict[str, Any]] = []
+        if path.exists():
+            kept = []
+            for _, row in _whole_lines(path):
+                if row["step"] <= steps_done:
+                    kept.append(row)
+            self.rows = kept
+        write_jsonl(path, self.rows)
+        self._handle = open(path, "a", encoding="utf-8")  # noqa: SIM115 - closed by close()
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(str(tensorboard), purge_step=steps_done + 1)
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Write one step, to disk at once."""
+        self.rows.append(row)
+        self._handle.write(json.dumps(row, allow_nan=False) + "\n")
+        self._handle.flush()
+        for key, value in row.items():
+            if key not in ("step", "time"):
+                self._writer.add_scalar(key, value, row["step"], walltime=row["time"])
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Close both files."""
+        self._handle.close()
+        self._writer.close()
+
+
+def _whole_lines(path: Path) -> list[tuple[int, Any]]:
+    """Lines of a file whose last one may have been cut by a kill."""
+    text = path.read_bytes()
+    if text and not text.endswith(b"\n"):
+        path.write_bytes(text[: text.rfind(b"\n") + 1])
+    return list(read_jsonl(path))
+
+
+def rollout_metrics(groups: Sequence, samples: Sequence[Any]) -> dict[str, float]:
+    """Metrics of one step's rollout groups; `samples` are the questions they answer."""
+    outcomes, rollouts = [], []
+    for group, sample in zip(groups, samples, strict=True):
+        for rollout in group.rollouts:
+            rollouts.append(rollout)
+            outcomes.append(judge(rollout, sample.golden_answers))
+    spreads = [statistics.pstdev([r.reward for r in g.rollouts]) for g in groups]
+    sampled = [sum(len(t.completion_token_ids) for t in r.turns) for r in rollouts]
+    return {
+        "reward": statistics.fmean(r.reward for r in rollouts),
+        "exact_match": statistics.fmean(o.exact_match for o in outcomes),
+        "searches": statistics.fmean(o.searches for o in outcomes),
+        "turns": statistics.fmean(len(r.turns) for r in rollouts),
+        "response_tokens": statistics.fmean(sampled),
+        "group_zero_std_frac": statistics.fmean(s == 0 for s in spreads),
+        "failed_searches": float(sum(o.failed_searches for o in outcomes)),
+        "truncated": float(sum(r.status.is_truncated() for r in rollouts)),
+        "crashed": float(sum(o.outcome == "crashed" for o in outcomes)),
+        "calls_written": float(sum(o.calls_written for o in outcomes)),
+        "invalid_calls": float(
+            sum(t.env_rewards.get("invalid_calls", 0.0) for r in rollouts for t in r.turns)
+        ),
+    }
+
+
+def check_step(
+    row: Mapping[str, float], *, rollouts: int, max_failed_search_fraction: float
+) -> None:
+    """Stop a run that trains on something else than what it should.
+
+    Raises:
+        GlimmerError: a gradient that is not finite; more failed searches than allowed; calls
+            written but none executed (the parser does not fit the model, and the run would go on
+            closed-book); a crashed rollout.
+    """
+    step = int(row["step"])
+    searches = row["searches"] * rollouts
+    if not math.isfinite(row["grad_norm"]):
+        raise GlimmerError(
+            f"step {step}: the gradient norm is {row['grad_norm']}. Lower training.learning_rate; "
+            "the last checkpoint is from before this step."
+        )
+    failed = row["failed_searches"] / max(searches, 1)
+    if row["failed_searches"] and failed > max_failed_search_fraction:
+        raise GlimmerError(
+            f"step {step}: {row['failed_searches']:.0f} of {searches:.0f} searches failed "
+            f"({failed:.0%}), training.max_failed_search_fraction allows "
+            f"{max_failed_search_fraction:.0%}. See the service's log; run again to resume."
+        )
+    if row["calls_written"] and not searches:
+        raise GlimmerError(
+            f"step {step}: the model wrote {row['calls_written']:.0f} tool calls and none could be "
+            "executed. The renderer does not parse this model's calls: check renderer.* and the "
+            "renderer gate."
+        )
+    if row["crashed"]:
+        raise GlimmerError(
+            f"step {step}: {row['crashed']:.0f} of {rollouts} rollouts crashed; the traceback is "
+            "in the rule's log. Run again to resume from the last checkpoint."
+        )
