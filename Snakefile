@@ -1,0 +1,27 @@
+# Search-R1 on Muse Glimmer by GRPO: download, embed, index, gates, train, evaluate, report.
+# `snakemake` makes everything; targets: all, train, heldout_report, bundled_world,
+# bundled_checkpoint. Settings: config/config.yaml, described in config/config.schema.yaml.
+
+configfile: "config/config.yaml"
+
+
+include: "rules/common.smk"
+include: "rules/assets.smk"
+include: "rules/retrieval.smk"
+include: "rules/gates.smk"
+include: "rules/training.smk"
+include: "rules/heldout.smk"
+include: "rules/report.smk"
+include: "rules/bundled.smk"
+
+
+rule all:
+    default_target: True
+    input:
+        rules.heldout_report.input,
+
+
+localrules:
+    all,
+    train,
+    heldout_report,

@@ -1,0 +1,64 @@
+# Stage 1: checkpoint, corpus and questions, from bundled files, a folder or the hub; verified.
+
+
+rule checkpoint:
+    output:
+        directory(CHECKPOINT),
+    params:
+        settings=settings("checkpoint"),
+        source=source_state(config["checkpoint"]["source"]),
+        code=code("fetch_checkpoint.py", "glimmer.assets.fetch"),
+    resources:
+        mem_mb=2000,
+        runtime=240,
+    log:
+        f"{R}/logs/checkpoint.log",
+    benchmark:
+        f"{R}/benchmarks/checkpoint.tsv"
+    message:
+        "Fetching and verifying the checkpoint"
+    script:
+        "../workflow_scripts/fetch_checkpoint.py"
+
+
+rule corpus:
+    output:
+        corpus=f"{CORPUS}/corpus.jsonl",
+        manifest=f"{CORPUS}/manifest.json",
+    params:
+        settings=settings("corpus"),
+        source=source_state(config["corpus"]["source"]),
+        code=code("fetch_corpus.py", "glimmer.assets.fetch"),
+    resources:
+        mem_mb=2000,
+        runtime=240,
+    log:
+        f"{R}/logs/corpus.log",
+    benchmark:
+        f"{R}/benchmarks/corpus.tsv"
+    message:
+        "Fetching and verifying the corpus"
+    script:
+        "../workflow_scripts/fetch_corpus.py"
+
+
+rule questions:
+    output:
+        train=f"{QUESTIONS}/train.jsonl",
+        heldout=f"{QUESTIONS}/heldout.jsonl",
+        manifest=f"{QUESTIONS}/manifest.json",
+    params:
+        settings=settings("questions"),
+        source=source_state(config["questions"]["source"]),
+        code=code("fetch_questions.py", "glimmer.assets.fetch"),
+    resources:
+        mem_mb=1000,
+        runtime=60,
+    log:
+        f"{R}/logs/questions.log",
+    benchmark:
+        f"{R}/benchmarks/questions.tsv"
+    message:
+        "Fetching training and held-out questions"
+    script:
+        "../workflow_scripts/fetch_questions.py"

@@ -1,0 +1,60 @@
+# What the rules share: validated settings, paths, and what makes a stage stale.
+
+from pathlib import Path
+
+from snakemake.exceptions import WorkflowError
+
+try:
+    import glimmer
+except ImportError as error:
+    raise WorkflowError(
+        f"{error}. The library is not installed in this Python: run `make .venv` and use "
+        ".venv/bin/snakemake, or `pip install --no-deps -e .`."
+    )
+from glimmer.assets import source_state
+from glimmer.config import section, validate
+from glimmer.errors import GlimmerError
+from glimmer.provenance import fingerprint
+
+try:
+    validate(config)
+except GlimmerError as error:
+    raise WorkflowError(str(error))
+
+R = f"{config['results']}/{config['run']}"
+THREADS = config["threads"]
+CHECKPOINT = f"{R}/assets/checkpoint"
+CORPUS = f"{R}/assets/corpus"
+QUESTIONS = f"{R}/assets/questions"
+INDEX = f"{R}/retrieval/index"
+SHARDS = [
+    f"{R}/retrieval/vectors/shard-{i:05d}-of-{config['embedding']['shards']:05d}"
+    for i in range(config["embedding"]["shards"])
+]
+GATES = ["recall", "renderer_parity", "logprob_parity", "model_parity"]
+CHECKPOINTS = {"before": CHECKPOINT, "after": f"{R}/training/final"}
+
+
+def settings(*names, drop=()):
+    """The config sections of a stage: changing another section leaves the stage as it is."""
+    return {
+        name: {k: v for k, v in section(config, name).items() if k not in drop}
+        for name in names
+    }
+
+
+def code(script, *modules):
+    """Fingerprint of a rule's script and the glimmer code behind it, comments left out."""
+    return fingerprint(*modules, scripts=[Path(workflow.basedir) / "workflow_scripts" / script])
+
+
+def service_settings():
+    """The section `retrieval` as far as it can change a result, for the staleness of a stage."""
+    return {"topk": config["retrieval"]["topk"]}
+
+
+
+def index_mem_mb(wildcards, input):
+    """Memory of an HNSW index: N x (4d + 8M) bytes, of which the vectors' files are N x 4d."""
+    links = 8 * config["index"]["M"] / (4 * 384)
+    return int(1500 + (2 + links) * input.size_mb)

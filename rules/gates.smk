@@ -1,0 +1,97 @@
+# Stages 4, 6 and 7: the gates. Each writes its verdict, then fails if it must; training waits.
+
+
+rule gate_recall:
+    input:
+        index=rules.index.output,
+        corpus=rules.corpus.output.corpus,
+        vectors=rules.index.input.vectors,
+        questions=rules.questions.output.train,
+    output:
+        verdict=f"{R}/gates/recall.json",
+    params:
+        settings=settings("recall"),
+        code=code("gate_recall.py", "glimmer.retrieval.recall"),
+    threads: THREADS
+    resources:
+        mem_mb=index_mem_mb,
+        runtime=120,
+    log:
+        f"{R}/logs/gate_recall.log",
+    benchmark:
+        f"{R}/benchmarks/gate_recall.tsv"
+    message:
+        "Gate: HNSW recall against exact search"
+    script:
+        "../workflow_scripts/gate_recall.py"
+
+
+rule gate_renderer:
+    input:
+        checkpoint=rules.checkpoint.output,
+    output:
+        verdict=f"{R}/gates/renderer_parity.json",
+    params:
+        settings=settings("renderer"),
+        code=code("gate_renderer.py", "glimmer.renderer.parity"),
+    resources:
+        mem_mb=2000,
+        runtime=30,
+    log:
+        f"{R}/logs/gate_renderer.log",
+    benchmark:
+        f"{R}/benchmarks/gate_renderer.tsv"
+    message:
+        "Gate: the renderer against the checkpoint's chat template"
+    script:
+        "../workflow_scripts/gate_renderer.py"
+
+
+rule gate_logprobs:
+    input:
+        checkpoint=rules.checkpoint.output,
+        corpus=rules.corpus.output.corpus,
+        questions=rules.questions.output.train,
+    output:
+        verdict=f"{R}/gates/logprob_parity.json",
+    params:
+        settings=settings("parity", "search", "renderer"),
+        threads=THREADS,
+        code=code("gate_logprobs.py", "glimmer.parity.logprobs"),
+    threads: THREADS
+    resources:
+        mem_mb=3000,
+        runtime=60,
+    log:
+        f"{R}/logs/gate_logprobs.log",
+    benchmark:
+        f"{R}/benchmarks/gate_logprobs.tsv"
+    message:
+        "Gate: trainer against sampler, log-probabilities"
+    script:
+        "../workflow_scripts/gate_logprobs.py"
+
+
+rule gate_model:
+    input:
+        checkpoint=rules.checkpoint.output,
+        corpus=rules.corpus.output.corpus,
+        questions=rules.questions.output.train,
+    output:
+        verdict=f"{R}/gates/model_parity.json",
+    params:
+        settings=settings("parity", "renderer"),
+        threads=THREADS,
+        code=code("gate_model.py", "glimmer.parity.model"),
+    threads: THREADS
+    resources:
+        mem_mb=3000,
+        runtime=60,
+    log:
+        f"{R}/logs/gate_model.log",
+    benchmark:
+        f"{R}/benchmarks/gate_model.tsv"
+    message:
+        "Gate: torchtitan's model against transformers'"
+    script:
+        "../workflow_scripts/gate_model.py"

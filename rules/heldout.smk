@@ -1,0 +1,54 @@
+# Stage 9: the same held-out questions before and after, then the paired comparison.
+
+
+rule evaluate:
+    input:
+        checkpoint=lambda wildcards: CHECKPOINTS[wildcards.when],
+        corpus=rules.corpus.output.corpus,
+        index=rules.index.output,
+        questions=rules.questions.output.heldout,
+        gates=expand(f"{R}/gates/{{gate}}.json", gate=GATES),
+    output:
+        records=f"{R}/heldout/{{when}}.jsonl",
+    params:
+        settings=settings("evaluation", "search", "renderer"),
+        service=service_settings(),
+        threads=THREADS,
+        code=code("evaluate.py", "glimmer.heldout.evaluate"),
+    wildcard_constraints:
+        when="before|after",
+    threads: THREADS
+    resources:
+        mem_mb=4000,
+        runtime=240,
+    log:
+        f"{R}/logs/evaluate-{{when}}.log",
+    benchmark:
+        f"{R}/benchmarks/evaluate-{{when}}.tsv"
+    message:
+        "Evaluating held-out questions, {wildcards.when} training"
+    script:
+        "../workflow_scripts/evaluate.py"
+
+
+rule compare:
+    input:
+        before=f"{R}/heldout/before.jsonl",
+        after=f"{R}/heldout/after.jsonl",
+    output:
+        paired=f"{R}/heldout/paired.json",
+    params:
+        resamples=config["report"]["resamples"],
+        seed=config["report"]["seed"],
+        code=code("compare.py", "glimmer.heldout.paired"),
+    resources:
+        mem_mb=1000,
+        runtime=30,
+    log:
+        f"{R}/logs/compare.log",
+    benchmark:
+        f"{R}/benchmarks/compare.tsv"
+    message:
+        "Comparing before and after, paired"
+    script:
+        "../workflow_scripts/compare.py"

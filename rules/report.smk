@@ -1,0 +1,44 @@
+# Stage 10: one self-contained page, and provenance.json.
+
+
+rule report:
+    input:
+        paired=rules.compare.output.paired,
+        before=rules.compare.input.before,
+        after=rules.compare.input.after,
+        metrics=rules.grpo.output.metrics,
+        gates=expand(f"{R}/gates/{{gate}}.json", gate=GATES),
+        checkpoint=rules.checkpoint.output,
+        final=rules.grpo.output.final,
+        corpus=rules.corpus.output.manifest,
+        questions=rules.questions.output.manifest,
+        index=rules.index.output,
+    output:
+        report=report(
+            f"{R}/report.html",
+            caption="../docs/captions/report.rst",
+            category="Result",
+        ),
+        provenance=f"{R}/provenance.json",
+    params:
+        settings=config,
+        defaults=Path(workflow.basedir) / "config" / "config.yaml",
+        benchmarks=f"{R}/benchmarks",
+        lock=Path(workflow.basedir) / "envs" / "workflow.txt",
+        code=code("report.py", "glimmer.heldout.report", "glimmer.provenance"),
+    resources:
+        mem_mb=1000,
+        runtime=30,
+    log:
+        f"{R}/logs/report.log",
+    benchmark:
+        f"{R}/benchmarks/report.tsv"
+    message:
+        "Writing {output.report}"
+    script:
+        "../workflow_scripts/report.py"
+
+
+rule heldout_report:
+    input:
+        rules.report.output,

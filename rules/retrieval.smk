@@ -1,0 +1,48 @@
+# Stage 4: embed the corpus in shards, build the HNSW index.
+
+
+rule embed:
+    input:
+        corpus=rules.corpus.output.corpus,
+    output:
+        vectors=f"{R}/retrieval/vectors/shard-{{i}}-of-{{n}}.npy",
+        meta=f"{R}/retrieval/vectors/shard-{{i}}-of-{{n}}.json",
+    params:
+        settings=settings("embedding", drop=("shards",)),
+        code=code("embed.py", "glimmer.retrieval.embed"),
+    threads: 1
+    resources:
+        mem_mb=3000,
+        runtime=720,
+    log:
+        f"{R}/logs/embed-{{i}}-of-{{n}}.log",
+    benchmark:
+        f"{R}/benchmarks/embed-{{i}}-of-{{n}}.tsv"
+    message:
+        "Embedding shard {wildcards.i} of {wildcards.n}"
+    script:
+        "../workflow_scripts/embed.py"
+
+
+rule index:
+    input:
+        corpus=rules.corpus.output.corpus,
+        vectors=expand("{shard}.npy", shard=SHARDS),
+        meta=expand("{shard}.json", shard=SHARDS),
+    output:
+        directory(INDEX),
+    params:
+        settings=settings("index"),
+        code=code("build_index.py", "glimmer.retrieval.index"),
+    threads: config["index"]["threads"]
+    resources:
+        mem_mb=index_mem_mb,
+        runtime=720,
+    log:
+        f"{R}/logs/index.log",
+    benchmark:
+        f"{R}/benchmarks/index.tsv"
+    message:
+        "Building the HNSW index"
+    script:
+        "../workflow_scripts/build_index.py"

@@ -1,0 +1,36 @@
+# Stage 8: GRPO. Resumes from its newest whole checkpoint after a kill.
+
+
+rule grpo:
+    input:
+        checkpoint=rules.checkpoint.output,
+        corpus=rules.corpus.output.corpus,
+        index=rules.index.output,
+        train_questions=rules.questions.output.train,
+        heldout_questions=rules.questions.output.heldout,
+        gates=expand(f"{R}/gates/{{gate}}.json", gate=GATES),
+    output:
+        final=directory(CHECKPOINTS["after"]),
+        metrics=f"{R}/training/metrics.jsonl",
+    params:
+        settings=settings("training", "search", "renderer", drop=("keep_checkpoints",)),
+        service=service_settings(),
+        threads=THREADS,
+        code=code("train.py", "glimmer.training.run"),
+    threads: THREADS
+    resources:
+        mem_mb=6000,
+        runtime=1440,
+    log:
+        f"{R}/logs/grpo.log",
+    benchmark:
+        f"{R}/benchmarks/grpo.tsv"
+    message:
+        "Training"
+    script:
+        "../workflow_scripts/train.py"
+
+
+rule train:
+    input:
+        rules.grpo.output,

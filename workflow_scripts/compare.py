@@ -1,0 +1,18 @@
+"""Rule compare: records before and after -> paired.json."""
+
+from pathlib import Path
+
+from glimmer.logs import setup
+
+setup(snakemake.log[0])
+
+from glimmer.files import write_json
+from glimmer.heldout import compare
+
+paired = compare(
+    Path(snakemake.input.before),
+    Path(snakemake.input.after),
+    seed=snakemake.params.seed,
+    resamples=snakemake.params.resamples,
+)
+write_json(snakemake.output.paired, paired)

@@ -1,0 +1,25 @@
+"""Rule evaluate: checkpoint and held-out questions -> one record a question."""
+
+from pathlib import Path
+
+from glimmer.logs import setup
+
+setup(snakemake.log[0])
+
+from glimmer.heldout import evaluate
+
+sections = snakemake.params.settings
+evaluate(
+    checkpoint=Path(str(snakemake.input.checkpoint)),
+    questions=Path(snakemake.input.questions),
+    index=Path(snakemake.input.index[0]),
+    corpus=Path(snakemake.input.corpus),
+    out=Path(snakemake.output.records),
+    settings=sections["evaluation"],
+    search=sections["search"],
+    # Ports and timeouts change no result and are not among the params.
+    retrieval=snakemake.config["retrieval"] | snakemake.params.service,
+    renderer=sections["renderer"],
+    threads=snakemake.params.threads,
+    service_log=Path(snakemake.log[0]).with_suffix(".service.log"),
+)

@@ -1,0 +1,20 @@
+"""Rule gate_model: torchtitan's model against transformers' -> verdict."""
+
+from pathlib import Path
+
+from glimmer.logs import setup
+
+setup(snakemake.log[0])
+
+from glimmer.parity import check_model
+
+sections = snakemake.params.settings
+check_model(
+    checkpoint=Path(snakemake.input.checkpoint[0]),
+    questions=Path(snakemake.input.questions),
+    corpus=Path(snakemake.input.corpus),
+    out=Path(snakemake.output.verdict),
+    settings=sections["parity"],
+    renderer=sections["renderer"],
+    threads=snakemake.params.threads,
+)
