@@ -1,0 +1,285 @@
+"""Fetch checkpoint, corpus and questions: one way for bundled, local and hub sources.
+
+Files are brought into `<out>/.incoming`, checked there, renamed into place, and manifest.json is
+written last. A fetch that is cut, killed or refused leaves no manifest; finished files of a
+download stay in `.incoming` and are not fetched again.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from glimmer.assets.checkpoint import check_checkpoint, select_files
+from glimmer.assets.corpus import validate_corpus
+from glimmer.assets.hub import HubFile, download, list_hub
+from glimmer.assets.manifest import (
+    MANIFEST,
+    check_name,
+    check_pins,
+    disk_errors,
+    read_manifest,
+    write_manifest,
+)
+from glimmer.assets.questions import validate_questions
+from glimmer.assets.sources import Source, copy_file, list_folder, parse_source, promised
+from glimmer.errors import ConfigError, DataError, GlimmerError, IntegrityError
+from glimmer.files import atomic_path
+from glimmer.logs import get_logger
+
+logger = get_logger(__name__)
+STAGE = ".incoming"
+
+
+def fetch_checkpoint(
+    source: str,
+    out: Path | str,
+    *,
+    revision: str | None = None,
+    sha256: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Fetch a checkpoint in Hugging Face layout and check it.
+
+    Args:
+        source: bundled:<name>, hub:<owner>/<repo> or a local folder.
+        out: folder for config.json, weights, tokenizer, chat template and manifest.json.
+        revision: full 40-hex commit; needed for a hub source, else None.
+        sha256: file name -> digest that the file must have.
+
+    Returns:
+        The manifest.
+
+    Raises:
+        ConfigError: the source, the revision or a pinned name is not a valid one.
+        DataError: a file is missing, weights are a pickle, another model type, the disk is full,
+            no permission, or the hub cannot be reached.
+        IntegrityError: a sha256 differs, or a weight file is cut.
+    """
+    parsed = parse_source(source, revision, "checkpoint")
+    listing = list_hub(parsed, "model") if parsed.kind == "hub" else None
+    available = list(listing) if listing is not None else list_folder(_folder(parsed))
+    names = select_files(available, _label(parsed))
+
+    def check(stage: Path) -> None:
+        found = check_checkpoint(stage, label=_label(parsed))
+        logger.info(
+            "checkpoint %s: %d tensors, %d parameters",
+            parsed.text,
+            found["tensors"],
+            found["parameters"],
+        )
+
+    return _fetch(
+        parsed,
+        {name: name for name in names},
+        Path(out),
+        kind="checkpoint",
+        setting="checkpoint",
+        repo_type="model",
+        listing=listing,
+        sha256=sha256,
+        check=check,
+    )
+
+
+def fetch_corpus(
+    source: str,
+    out: Path | str,
+    *,
+    filename: str = "corpus.jsonl",
+    revision: str | None = None,
+    sha256: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Fetch a corpus and check every line; it is called corpus.jsonl in `out`.
+
+    Args:
+        source: bundled:<name>, hub:<owner>/<repo> (a data set) or a local folder.
+        out: folder for corpus.jsonl and manifest.json.
+        filename: name at the source; one that ends in .gz is unpacked.
+        revision: full 40-hex commit; needed for a hub source, else None.
+        sha256: name at the source -> digest that the file must have, before unpacking.
+
+    Returns:
+        The manifest.
+
+    Raises:
+        ConfigError, DataError, IntegrityError: as `fetch_checkpoint`; `DataError` also for a line
+            that `read_corpus` refuses.
+    """
+    parsed = parse_source(source, revision, "corpus")
+
+    def check(stage: Path) -> None:
+        stats = validate_corpus(stage / "corpus.jsonl", label=f"{_label(parsed)}/{filename}")
+        logger.info("corpus %s: %d passages", parsed.text, stats.passages)
+
+    return _fetch(
+        parsed,
+        {"corpus.jsonl": filename},
+        Path(out),
+        kind="corpus",
+        setting="corpus",
+        repo_type="dataset",
+        sha256=sha256,
+        check=check,
+    )
+
+
+def fetch_questions(
+    source: str,
+    out: Path | str,
+    *,
+    train: str = "train.jsonl",
+    heldout: str = "heldout.jsonl",
+    revision: str | None = None,
+    sha256: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Fetch both question files and check them; train.jsonl and heldout.jsonl in `out`.
+
+    Args:
+        source: bundled:<name>, hub:<owner>/<repo> (a data set) or a local folder.
+        out: folder for the two files and manifest.json.
+        train: name of the training questions at the source; .gz is unpacked.
+        heldout: name of the held-out questions at the source; .gz is unpacked.
+        revision: full 40-hex commit; needed for a hub source, else None.
+        sha256: name at the source -> digest that the file must have, before unpacking.
+
+    Returns:
+        The manifest.
+
+    Raises:
+        ConfigError, DataError, IntegrityError: as `fetch_checkpoint`; `DataError` also for a line
+            that `read_questions` refuses, and for a held-out question that is in training too.
+    """
+    parsed = parse_source(source, revision, "questions")
+    if train == heldout:
+        raise ConfigError(
+            f"questions.heldout: found {heldout!r}, the same file as questions.train; expected "
+            f"another one. Correct one of the two."
+        )
+
+    def check(stage: Path) -> None:
+        labels = (f"{_label(parsed)}/{train}", f"{_label(parsed)}/{heldout}")
+        stats = validate_questions(stage / "train.jsonl", stage / "heldout.jsonl", labels=labels)
+        logger.info(
+            "questions %s: %d to train, %d held out", parsed.text, stats.train, stats.heldout
+        )
+
+    return _fetch(
+        parsed,
+        {"train.jsonl": train, "heldout.jsonl": heldout},
+        Path(out),
+        kind="questions",
+        setting="questions",
+        repo_type="dataset",
+        sha256=sha256,
+        check=check,
+    )
+
+
+def _fetch(
+    source: Source,
+    names: Mapping[str, str],
+    out: Path,
+    *,
+    kind: str,
+    setting: str,
+    repo_type: str,
+    sha256: Mapping[str, str] | None,
+    check: Callable[[Path], None],
+    listing: Mapping[str, HubFile] | None = None,
+) -> dict[str, Any]:
+    """Bring the files of `names` (name in `out` -> name at the source), check, rename, list."""
+    for name in names.values():
+        check_name(name, setting)
+    pins = check_pins(sha256, list(names.values()), setting)
+    stage = out / STAGE
+    with disk_errors(out, "making the folder"):
+        before = _forget(out)
+        stage.mkdir(parents=True, exist_ok=True)
+    # name in the stage folder -> name at the source; a packed file keeps its own name there.
+    staged = {(f"{n}.gz" if s.endswith(".gz") else n): s for n, s in names.items()}
+    if source.kind == "hub":
+        listing = list_hub(source, repo_type) if listing is None else listing
+        wanted = {name: _listed(listing, s, source, setting) for name, s in staged.items()}
+        download(source, repo_type, wanted, stage, pins=pins, setting=setting)
+    else:
+        folder = _folder(source)
+        shipped = promised(folder)
+        for name, at_source in staged.items():
+            copy_file(
+                folder,
+                at_source,
+                stage / name,
+                pin=pins.get(at_source),
+                setting=setting,
+                shipped=shipped,
+            )
+    for name in set(staged) - set(names):
+        _unpack(stage / name, stage / name.removesuffix(".gz"), f"{_label(source)}/{staged[name]}")
+    check(stage)
+    with disk_errors(out, "writing the files"):
+        for name in names:
+            os.replace(stage / name, out / name)
+        for name in before - set(names):
+            (out / name).unlink(missing_ok=True)
+        manifest = write_manifest(
+            out,
+            kind=kind,
+            source=source.text,
+            revision=source.revision,
+            source_files=names,
+            names=list(names),
+        )
+        shutil.rmtree(stage, ignore_errors=True)
+    return manifest
+
+
+def _forget(out: Path) -> set[str]:
+    """Remove an older manifest, since the folder is not whole from now on; the names it listed."""
+    path = out / MANIFEST
+    try:
+        names = set(read_manifest(out)["files"])
+    except GlimmerError:
+        names = set()
+    path.unlink(missing_ok=True)
+    return names
+
+
+def _listed(listing: Mapping[str, HubFile], name: str, source: Source, setting: str) -> HubFile:
+    if name not in listing:
+        raise DataError(
+            f"{source.text}/{name}: found no such file at {source.revision}, expected one of "
+            f"{', '.join(sorted(listing)[:20])}. Correct {setting} in the config."
+        )
+    return listing[name]
+
+
+def _unpack(packed: Path, target: Path, label: str) -> None:
+    with disk_errors(target, f"unpacking {label}"):
+        try:
+            with gzip.open(packed, "rb") as source, atomic_path(target) as temporary:
+                with open(temporary, "wb") as copy:
+                    shutil.copyfileobj(source, copy, 1 << 20)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            packed.unlink()
+            raise IntegrityError(
+                f"{label}: found a cut or damaged gzip file ({error}), expected a whole one. "
+                f"Fetch or pack it again."
+            ) from error
+
+
+def _folder(source: Source) -> Path:
+    assert source.folder is not None
+    return source.folder
+
+
+def _label(source: Source) -> str:
+    return str(source.folder) if source.folder is not None else source.text
+
+
+__all__ = ["fetch_checkpoint", "fetch_corpus", "fetch_questions"]
