@@ -1,0 +1,11 @@
+"""The config: YAML files -> one merged mapping, held against config/config.schema.yaml.
+
+Public: `load`, `validate`, `section`, `merge`, `schema`.
+"""
+
+from __future__ import annotations
+
+from glimmer.config.load import load, merge, section
+from glimmer.config.validate import schema, validate
+
+__all__ = ["load", "merge", "schema", "section", "validate"]

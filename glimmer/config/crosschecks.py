@@ -1,0 +1,83 @@
+"""Settings that are each valid and do not fit together. Called on a config that fits its schema."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+
+def cross_checks(config: Mapping[str, Any]) -> Iterator[str]:
+    """Yield one line for each contradiction: keys, values found, relation expected, way out."""
+    yield from _sources(config)
+    yield from _dates(config)
+    yield from _retrieval(config)
+    yield from _rollouts(config)
+
+
+def _sources(config: Mapping[str, Any]) -> Iterator[str]:
+    for name in ("checkpoint", "corpus", "questions"):
+        part = config[name]
+        source, revision = part["source"], part.get("revision")
+        if source.startswith("hub:") and not re.fullmatch("[0-9a-f]{40}", revision or ""):
+            yield (
+                f"{name}.revision: found {revision!r} with the source {source!r}, expected the "
+                f"full commit of 40 hex digits. A branch or tag may change under a running project."
+            )
+        if not source.startswith("hub:") and revision is not None:
+            yield (
+                f"{name}.revision: found {revision!r} with the source {source!r}, expected null: "
+                f"only hub:<owner>/<repo> has revisions. Set it to null."
+            )
+    questions = config["questions"]
+    if questions["train"] == questions["heldout"]:
+        yield (
+            f"questions.heldout: found {questions['heldout']!r}, the same file as questions.train, "
+            f"expected another one."
+        )
+
+
+def _dates(config: Mapping[str, Any]) -> Iterator[str]:
+    for key in ("current_date", "knowledge_cutoff"):
+        text = config["renderer"].get(key)
+        try:
+            if text is not None:
+                datetime.date.fromisoformat(text)
+        except ValueError as error:
+            yield f"renderer.{key}: found {text!r}, expected a date of the calendar ({error})."
+
+
+def _retrieval(config: Mapping[str, Any]) -> Iterator[str]:
+    ef_search = config["index"]["ef_search"]
+    # HNSW returns at most efSearch candidates, and few of them are right when k comes near it.
+    for key, value in (
+        ("recall.k", config["recall"]["k"]),
+        ("retrieval.topk", config["retrieval"]["topk"]),
+    ):
+        if value > ef_search:
+            yield (
+                f"{key}: found {value}, expected at most index.ef_search, which is {ef_search}. "
+                f"Lower {key} or raise index.ef_search."
+            )
+
+
+def _rollouts(config: Mapping[str, Any]) -> Iterator[str]:
+    search, training = config["search"], config["training"]
+    if search["max_turns"] <= search["max_searches"]:
+        yield (
+            f"search.max_turns: found {search['max_turns']} with search.max_searches "
+            f"{search['max_searches']}, expected at least {search['max_searches'] + 1}: each "
+            f"search takes a turn, and the answer takes one more."
+        )
+    if search["max_new_tokens"] > search["max_rollout_tokens"]:
+        yield (
+            f"search.max_new_tokens: found {search['max_new_tokens']}, expected at most "
+            f"search.max_rollout_tokens, which is {search['max_rollout_tokens']}."
+        )
+    rows = training["prompts_per_step"] * training["samples_per_prompt"]
+    if training["microbatch_rows"] > rows:
+        yield (
+            f"training.microbatch_rows: found {training['microbatch_rows']}, expected at most the "
+            f"{rows} rollouts of a step (prompts_per_step times samples_per_prompt)."
+        )
