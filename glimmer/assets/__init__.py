@@ -17,6 +17,7 @@ _HOME = {
     "verify_manifest": "glimmer.assets.manifest",
     "write_manifest": "glimmer.assets.manifest",
     "source_files": "glimmer.assets.sources",
+    "source_state": "glimmer.assets.sources",
     "Passage": "glimmer.assets.corpus",
     "CorpusStats": "glimmer.assets.corpus",
     "read_corpus": "glimmer.assets.corpus",

@@ -1,8 +1,9 @@
 """Fetch checkpoint, corpus and questions: one way for bundled, local and hub sources.
 
-Files are brought into `<out>/.incoming`, checked there, renamed into place, and manifest.json is
-written last. A fetch that is cut, killed or refused leaves no manifest; finished files of a
-download stay in `.incoming` and are not fetched again.
+Files are brought into a hidden folder beside `out`, checked there, renamed into place, and
+manifest.json is written last. A fetch that is cut, killed or refused leaves no manifest; what a
+download has received stays in the hidden folder, which outlives a workflow engine's clearing of
+`out`, and is not fetched again.
 """
 
 from __future__ import annotations
@@ -33,7 +34,6 @@ from glimmer.files import atomic_path
 from glimmer.logs import get_logger
 
 logger = get_logger(__name__)
-STAGE = ".incoming"
 
 
 def fetch_checkpoint(
@@ -197,9 +197,10 @@ def _fetch(
     for name in names.values():
         check_name(name, setting)
     pins = check_pins(sha256, list(names.values()), setting)
-    stage = out / STAGE
+    stage = out.parent / f".{out.name}.incoming"
     with disk_errors(out, "making the folder"):
         before = _forget(out)
+        out.mkdir(parents=True, exist_ok=True)
         stage.mkdir(parents=True, exist_ok=True)
     # name in the stage folder -> name at the source; a packed file keeps its own name there.
     staged = {(f"{n}.gz" if s.endswith(".gz") else n): s for n, s in names.items()}

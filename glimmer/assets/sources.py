@@ -8,13 +8,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from glimmer.assets.manifest import MANIFEST, check_file, check_name, disk_errors, read_manifest
 from glimmer.errors import ConfigError, DataError, IntegrityError
-from glimmer.files import atomic_path
+from glimmer.files import atomic_path, sha256_file
 
 RESOURCES = Path(__file__).resolve().parents[2] / "resources"
+_HASHED_AT_START = 64 << 20
 _FORMS = "bundled:<name>, hub:<owner>/<repo> or a folder"
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
@@ -98,6 +99,44 @@ def source_files(source: str, names: Sequence[str] | None = None) -> list[Path]:
     if (folder / MANIFEST).is_file() and MANIFEST not in chosen:
         chosen.append(MANIFEST)
     return [folder / name for name in chosen]
+
+
+def source_state(source: str, names: Sequence[str] | None = None) -> dict[str, Any]:
+    """What a bundled or local source holds now, as a small value: equal if nothing changed.
+
+    Touching a file changes nothing, a byte does. Files above 64 MiB, which would be hashed at every
+    start of the workflow, are known by size and time of change instead. A source that is not there
+    is `{}`, and a hub source too, since its commit fixes its content: fetching says what is wrong.
+
+    Args:
+        source: as in the config.
+        names: files that matter; None: all of the folder, hidden ones, subfolders and *.md apart.
+
+    Returns:
+        File name -> its sha256 and what the folder's own manifest.json promises, if it has one.
+    """
+    if source.startswith("hub:"):
+        return {}
+    try:
+        folder = parse_source(source, None, "source").folder
+        assert folder is not None
+        shipped = promised(folder) or {}
+    except (ConfigError, DataError):
+        return {}
+    if names is None:
+        names = [n for n in list_folder(folder) if not n.endswith(".md") and n != MANIFEST]
+    state: dict[str, Any] = {}
+    for name in names:
+        path = folder / name
+        if not path.is_file():
+            continue
+        status = path.stat()
+        if status.st_size <= _HASHED_AT_START:
+            found = sha256_file(path)
+        else:
+            found = f"{status.st_size} bytes, changed at {status.st_mtime_ns}"
+        state[name] = {"found": found, "promised": shipped.get(name, {}).get("sha256")}
+    return state
 
 
 def list_folder(folder: Path) -> list[str]:

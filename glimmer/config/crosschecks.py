@@ -49,27 +49,22 @@ def _dates(config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _retrieval(config: Mapping[str, Any]) -> Iterator[str]:
-    ef_search = config["index"]["ef_search"]
-    # HNSW returns at most efSearch candidates, and few of them are right when k comes near it.
-    for key, value in (
-        ("recall.k", config["recall"]["k"]),
-        ("retrieval.topk", config["retrieval"]["topk"]),
+    index = ("index.ef_search", config["index"]["ef_search"])
+    served = ("retrieval.ef_search", config["retrieval"].get("ef_search"))
+    # HNSW returns at most efSearch passages; the service may be told another one than the index's.
+    for key, value, (ef_key, ef_search) in (
+        ("recall.k", config["recall"]["k"], index),
+        ("search.topk", config["search"]["topk"], served if served[1] else index),
     ):
         if value > ef_search:
             yield (
-                f"{key}: found {value}, expected at most index.ef_search, which is {ef_search}. "
-                f"Lower {key} or raise index.ef_search."
+                f"{key}: found {value}, expected at most {ef_key}, which is {ef_search}. "
+                f"Lower {key} or raise {ef_key}."
             )
 
 
 def _rollouts(config: Mapping[str, Any]) -> Iterator[str]:
     search, training = config["search"], config["training"]
-    if search["max_turns"] <= search["max_searches"]:
-        yield (
-            f"search.max_turns: found {search['max_turns']} with search.max_searches "
-            f"{search['max_searches']}, expected at least {search['max_searches'] + 1}: each "
-            f"search takes a turn, and the answer takes one more."
-        )
     if search["max_new_tokens"] > search["max_rollout_tokens"]:
         yield (
             f"search.max_new_tokens: found {search['max_new_tokens']}, expected at most "

@@ -106,7 +106,7 @@ def _explain(error: ValidationError) -> Iterator[str]:
             if name not in known:
                 elsewhere = _elsewhere(str(name))
                 hint = close(str(name), known) if known else ""
-                if elsewhere and "Did you mean" not in hint:
+                if elsewhere:
                     hint = f" Did you mean {elsewhere}?"
                 yield (
                     f"{prefix}{name}: found {_shown(error.instance[name])}, but there is no such "
