@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import glimmer
 from glimmer.files import read_json
 from glimmer.logs import get_logger
 from glimmer.retrieval.errors import SearchError, ServiceError
@@ -66,14 +67,18 @@ def retrieval_service(
         logger.info("the retrieval service answers at %s (log: %s)", url, log)
         try:
             yield url
-        except SearchError as error:
+        except Exception as error:
             if process.poll() is None:
                 raise
-            raise ServiceError(
-                f"{_death(process, log)} The first failed search: {error}"
-            ) from error
+            death = _death(process, log)
+            if isinstance(error, SearchError):
+                raise ServiceError(f"{death}The first search that failed: {error}") from error
+            logger.error("%s", death)
+            raise
         if process.poll() is not None:
-            logger.error("%s Searches after that failed and were counted.", _death(process, log))
+            logger.error(
+                "%sSearches after that have failed and were counted.", _death(process, log)
+            )
     finally:
         os.close(report)
         _stop(process)
@@ -85,6 +90,7 @@ def _start(
     """The started process, and the reading end of the pipe through which it reports."""
     read, write = os.pipe()
     threads = str(settings["threads"])
+    paths = [str(Path(glimmer.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     try:
         process = subprocess.Popen(
             [
@@ -101,7 +107,7 @@ def _start(
             | {
                 "OMP_NUM_THREADS": threads,
                 "TOKENIZERS_PARALLELISM": "false",
-                "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+                "PYTHONPATH": os.pathsep.join(filter(None, paths)),
             },
         )
     except BaseException:
@@ -141,7 +147,10 @@ def _wait_until_ready(
     if "error" in message:
         raise ServiceError(f"the retrieval service did not start: {message['error']} (log: {log})")
     url = f"http://{settings['host']}:{message['port']}/retrieve"
-    _probe(url, probes, timeout_s=max(deadline - time.monotonic(), 1.0))
+    try:
+        _probe(url, probes, timeout_s=max(deadline - time.monotonic(), 1.0))
+    except ServiceError as error:
+        raise ServiceError(f"{error} The service's log is {log}:\n{_tail(log)}") from error
     return url
 
 
@@ -187,6 +196,8 @@ def _probe(url: str, probes: list[tuple[str, str]], *, timeout_s: float) -> None
     try:
         found = [passages[0] for passages in answer["result"]]
         found = [passage.get("document", passage)["contents"] for passage in found]
+        if len(found) != len(titles):
+            raise IndexError(f"{len(found)} lists for {len(titles)} queries")
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise ServiceError(
             f"{url}: answered a known query with {str(answer)[:200]}, which is not Search-R1's "

@@ -15,10 +15,10 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
-import os
 import re
 from collections import defaultdict
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -125,15 +125,12 @@ def locate_model(model: str) -> Path:
             f"nor a hub name '<owner>/<name>[@<revision>]'."
         )
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
     name, _, revision = model.removeprefix("hub:").partition("@")
-    offline = os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "TRUE", "YES", "ON"}
     try:
-        path = snapshot_download(
-            name, revision=revision or None, allow_patterns=_HUB_PATTERNS, local_files_only=offline
-        )
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        path = snapshot_download(name, revision=revision or None, allow_patterns=_HUB_PATTERNS)
+    except (HfHubHTTPError, HFValidationError, OSError) as error:
         raise ConfigError(
             f"embedding.model: {model!r} was not found on the hub or in its local cache "
             f"({type(error).__name__}: {error}). Check the name and the network, or unset "
@@ -225,16 +222,17 @@ def _folder_sha256(folder: Path) -> str:
 class Encoder:
     """A loaded embedding model. `queries` and `passages` differ only in the prefix.
 
-    Texts are grouped by their exact token count, so that no row is padded, and a group has at least
-    two rows. On a CPU a text's vector is then the same, bit for bit, whatever else is in the batch:
-    padding and the one-row matrix product are what changes rounding otherwise (checked by
-    tests/retrieval/test_embed.py).
+    On a CPU a text's vector is the same, bit for bit, whatever else is in the batch and however
+    many threads there are (checked by tests/retrieval/test_embed.py). Three things change rounding
+    otherwise: padding, so texts are grouped by their exact token count; the matrix product of a
+    single row, so a group has at least two; and splitting a product over threads, so each thread
+    works on batches of its own.
 
     Args:
         model: a model setting, see the module.
         device: torch device, e.g. "cpu" or "cuda:0".
         max_length: tokens after which a text is cut; None or 0 takes the model's own limit.
-        threads: torch threads; part of what the bytes depend on. None leaves torch as it is.
+        threads: batches worked on at a time on a CPU.
     """
 
     def __init__(
@@ -243,14 +241,15 @@ class Encoder:
         *,
         device: str = "cpu",
         max_length: int | None = None,
-        threads: int | None = None,
+        threads: int = 1,
     ) -> None:
         import torch
 
         folder = locate_model(model)
         sha256 = _folder_sha256(folder)
-        if threads:
-            torch.set_num_threads(threads)
+        on_cpu = torch.device(device).type == "cpu"
+        torch.set_num_threads(1 if on_cpu else threads)
+        self._pool = ThreadPoolExecutor(threads) if on_cpu and threads > 1 else None
         # Imported late: sentence-transformers takes seconds, a wrong setting should not.
         from sentence_transformers import SentenceTransformer
 
@@ -306,19 +305,25 @@ class Encoder:
         rows_of_length: dict[int, list[int]] = defaultdict(list)
         for row, ids in enumerate(tokens["input_ids"]):
             rows_of_length[len(ids)].append(row)
-        with torch.inference_mode():
-            for length in sorted(rows_of_length):
-                rows = rows_of_length[length]
-                for start in range(0, len(rows), batch_size):
-                    batch = rows[start : start + batch_size]
-                    padded = batch * 2 if len(batch) == 1 else batch
-                    features = {
-                        key: torch.tensor([values[row] for row in padded], device=self._device)
-                        for key, values in tokens.items()
-                    }
-                    vectors = self._model(features)["sentence_embedding"].float()
-                    vectors = torch.nn.functional.normalize(vectors, dim=1).cpu().numpy()
-                    out[batch] = vectors[: len(batch)]
+        batches = [
+            rows[start : start + batch_size]
+            for _, rows in sorted(rows_of_length.items())
+            for start in range(0, len(rows), batch_size)
+        ]
+
+        def forward(batch: list[int]) -> None:
+            padded = batch * 2 if len(batch) == 1 else batch
+            features = {
+                key: torch.tensor([values[row] for row in padded], device=self._device)
+                for key, values in tokens.items()
+            }
+            with torch.inference_mode():
+                vectors = self._model(features)["sentence_embedding"].float()
+                vectors = torch.nn.functional.normalize(vectors, dim=1).cpu().numpy()
+            out[batch] = vectors[: len(batch)]
+
+        # `list` waits for all of them, and raises what one of them raised.
+        list((self._pool.map if self._pool else map)(forward, batches))
         return out
 
 

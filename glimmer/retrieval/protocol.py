@@ -15,10 +15,8 @@ nowhere else.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
-
-from glimmer.errors import ConfigError
 
 
 class RequestError(Exception):
@@ -60,6 +58,12 @@ class MethodNotAllowed(RequestError):
     status = 405
 
 
+class BodyTooSlow(RequestError):
+    """The body did not arrive in time."""
+
+    status = 408
+
+
 class BodyTooLarge(RequestError):
     """More bytes than the limit."""
 
@@ -90,7 +94,7 @@ class Overloaded(RequestError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one request may ask for.
+    """What one request may ask for; values from `glimmer.retrieval.settings`.
 
     Attributes:
         max_body_bytes: size of a request's body.
@@ -99,17 +103,10 @@ class Limits:
         max_waiting: queries waiting in the service, above which it answers 503.
     """
 
-    max_body_bytes: int = 1 << 20
-    max_queries: int = 512
-    max_query_chars: int = 4096
-    max_waiting: int = 4096
-
-    def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ConfigError(
-                    f"retrieval.{name}: found {value!r}, expected a whole number > 0."
-                )
+    max_body_bytes: int
+    max_queries: int
+    max_query_chars: int
+    max_waiting: int
 
 
 @dataclass(frozen=True, slots=True)

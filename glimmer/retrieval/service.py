@@ -15,6 +15,7 @@ import errno
 import json
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -30,6 +31,7 @@ from glimmer.retrieval.errors import ServiceError
 from glimmer.retrieval.index import PassageIndex, check_k, check_model, open_index
 from glimmer.retrieval.protocol import (
     BodyTooLarge,
+    BodyTooSlow,
     InternalError,
     Limits,
     MethodNotAllowed,
@@ -103,10 +105,16 @@ class SearchService:
         limit = self.limits.max_body_bytes
         body = bytearray()
         if (request.content_length or 0) <= limit:
-            async for chunk in request.content.iter_any():
-                body += chunk
-                if len(body) > limit:
-                    break
+            try:
+                async with asyncio.timeout(self.settings["body_timeout_s"]):
+                    async for chunk in request.content.iter_any():
+                        body += chunk
+                        if len(body) > limit:
+                            break
+            except TimeoutError as error:
+                raise BodyTooSlow(
+                    f"the body did not arrive within {self.settings['body_timeout_s']:g} s"
+                ) from error
         if (request.content_length or 0) > limit or len(body) > limit:
             raise BodyTooLarge(f"the body is larger than {limit} bytes; send fewer queries")
         return bytes(body)
@@ -117,6 +125,7 @@ class SearchService:
         return web.json_response(
             {
                 "service": "glimmer.retrieval",
+                "pid": os.getpid(),
                 "model": record["model"],
                 "device": self.settings["device"],
                 "index": {key: record[key] for key in ("metric", "n", "d", "M", "ef_construction")}
@@ -197,28 +206,37 @@ def open_service(index: Path, corpus: Path, settings: Mapping[str, Any]) -> Sear
     return SearchService(opened, encoder, settings)
 
 
-async def serve(
-    service: SearchService, *, host: str, port: int, ready: Any, stop: asyncio.Event
-) -> None:
-    """Serve until `stop` is set; `ready(port)` is called once connections are accepted.
+def bind(host: str, port: int) -> socket.socket:
+    """A socket bound to host and port, not yet listening: a taken port is known at once.
 
     Raises:
         ServiceError: the port is taken or may not be used.
     """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((host, port))
+    except OSError as error:
+        bound.close()
+        taken = error.errno == errno.EADDRINUSE
+        raise ServiceError(
+            f"retrieval.port: {host}:{port} "
+            f"{'is taken by another process' if taken else f'cannot be used ({error})'}. "
+            f"Choose another port, or 0 for any free one."
+        ) from error
+    return bound
+
+
+async def serve(
+    service: SearchService, bound: socket.socket, *, ready: Any, stop: asyncio.Event
+) -> None:
+    """Serve on a bound socket until `stop` is set; `ready()` is called once it accepts requests."""
     runner = web.AppRunner(service.application(), access_log=None)
     await runner.setup()
     try:
-        site = web.TCPSite(runner, host, port, shutdown_timeout=5.0, backlog=1024)
-        try:
-            await site.start()
-        except OSError as error:
-            taken = error.errno == errno.EADDRINUSE
-            raise ServiceError(
-                f"retrieval.port: {host}:{port} "
-                f"{'is taken by another process' if taken else f'cannot be used ({error})'}. "
-                f"Choose another port, or 0 for any free one."
-            ) from error
-        ready(runner.addresses[0][1])
+        await web.SockSite(runner, bound, shutdown_timeout=5.0, backlog=1024).start()
+        ready()
         await stop.wait()
     finally:
         await runner.cleanup()
@@ -246,7 +264,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = service_settings(json.loads(options.settings))
         if settings["url"]:
             raise ConfigError("retrieval.url: names a service elsewhere; nothing to start here.")
-        asyncio.run(_run(open_service(options.index, options.corpus, settings), report))
+        bound = bind(settings["host"], settings["port"])
+        asyncio.run(_run(open_service(options.index, options.corpus, settings), bound, report))
     except GlimmerError as error:
         logger.error("%s: %s", type(error).__name__, error)
         report({"error": str(error)})
@@ -254,18 +273,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-async def _run(service: SearchService, report: Any) -> None:
+async def _run(service: SearchService, bound: socket.socket, report: Any) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    host, port = service.settings["host"], service.settings["port"]
+    host, port = bound.getsockname()[:2]
 
-    def ready(bound: int) -> None:
-        logger.info("serving %d passages on http://%s:%d/retrieve", len(service.index), host, bound)
-        report({"port": bound})
+    def ready() -> None:
+        logger.info("serving %d passages on http://%s:%d/retrieve", len(service.index), host, port)
+        report({"port": port})
 
-    await serve(service, host=host, port=port, ready=ready, stop=stop)
+    await serve(service, bound, ready=ready, stop=stop)
     logger.info("stopped: %s", dict(service.batcher.counts))
 
 

@@ -25,6 +25,7 @@ SERVICE_DEFAULTS: dict[str, Any] = {
     "max_queries": 512,
     "max_query_chars": 4096,
     "max_waiting": 4096,
+    "body_timeout_s": 30.0,
     "verify_checksums": True,
     "start_timeout_s": 120.0,
 }
@@ -39,6 +40,7 @@ _TYPES: dict[str, tuple[type | tuple[type, ...], str]] = {
     "ef_search": ((int, type(None)), "a whole number, or null"),
     "batch_wait_ms": ((int, float), "milliseconds"),
     "verify_checksums": (bool, "true or false"),
+    "body_timeout_s": ((int, float), "seconds"),
     "start_timeout_s": ((int, float), "seconds"),
 }
 
@@ -62,7 +64,13 @@ def service_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
         kind, expected = _TYPES.get(key, (int, "a whole number"))
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             raise ConfigError(f"retrieval.{key}: found {value!r}, expected {expected}.")
-    lowest = {"port": 0, "cache_size": 0, "batch_wait_ms": 0, "ef_search": 1}
+    lowest = {
+        "port": 0,
+        "cache_size": 0,
+        "batch_wait_ms": 0,
+        "start_timeout_s": 0.1,
+        "body_timeout_s": 0.1,
+    }
     for key, value in complete.items():
         if isinstance(value, int | float) and not isinstance(value, bool):
             if value < lowest.get(key, 1):
@@ -71,6 +79,12 @@ def service_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
                 )
     if complete["port"] > 65535:
         raise ConfigError(f"retrieval.port: found {complete['port']}, expected 0 to 65535.")
+    if complete["max_queries"] > complete["max_waiting"]:
+        raise ConfigError(
+            f"retrieval.max_waiting: found {complete['max_waiting']}, expected at least "
+            f"retrieval.max_queries = {complete['max_queries']}; a request of that many queries "
+            f"would never be taken."
+        )
     url = complete["url"]
     if url is not None and not (url.startswith(("http://", "https://")) and "/retrieve" in url):
         raise ConfigError(f"retrieval.url: found {url!r}, expected {_TYPES['url'][1]}.")

@@ -1,0 +1,221 @@
+"""The client against servers that fail in every way (known fault 2): always an error, counted."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer, unused_port
+
+from glimmer.errors import ConfigError
+from glimmer.retrieval import (
+    SearchClient,
+    SearchError,
+    SearchHTTPError,
+    SearchProtocolError,
+    SearchRefused,
+    SearchTimeout,
+)
+
+PASSAGE = {"id": "5", "contents": '"Osvik"\nA river.\nIt is long.'}
+
+
+def search(handler, *, query="a river", topk=1, **settings):
+    """Outcome of one search against `handler`: (passages or error, client)."""
+
+    async def main():
+        app = web.Application()
+        app.router.add_post("/retrieve", handler)
+        async with TestServer(app) as server:
+            url = str(server.make_url("/retrieve"))
+            async with SearchClient(url, topk=topk, backoff_s=0.001, **settings) as client:
+                try:
+                    return await client.search(query), client
+                except SearchError as error:
+                    return error, client
+
+    return asyncio.run(main())
+
+
+def answering(body, status=200):
+    async def handler(_):
+        text = body if isinstance(body, str) else json.dumps(body)
+        return web.Response(text=text, status=status)
+
+    return handler
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"result": [[{"document": PASSAGE, "score": 0.5}]]},
+        {"result": [[PASSAGE | {"score": 0.5}]]},
+    ],
+)
+def test_both_forms_of_a_passage(body):
+    (found,), client = search(answering(body))
+    assert (found.id, found.title, found.text) == ("5", "Osvik", "A river.\nIt is long.")
+    assert found.score == 0.5 and found.as_dict()["title"] == "Osvik"
+    assert client.counts == {
+        "requests": 1,
+        "searches": 1,
+        "failed": 0,
+        "retried": 0,
+        "timeouts": 0,
+    }
+
+
+def test_passage_without_score():
+    (found,), _ = search(answering({"result": [[PASSAGE]]}))
+    assert found.score is None
+
+
+@pytest.mark.parametrize("query", ["1984", "true", "null", '["a","b"]', "é\n\u2028"])
+def test_query_arrives_as_it_is(query):
+    asked = []
+
+    async def handler(request):
+        asked.append(await request.json())
+        return web.json_response({"result": [[PASSAGE]]})
+
+    search(handler, query=query)
+    assert asked == [{"queries": [query], "topk": 1, "return_scores": True}]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"result": []},
+        {"result": [[]]},
+        {"result": [[PASSAGE, PASSAGE]]},
+        {"result": [[PASSAGE], [PASSAGE]]},
+        {"result": None},
+        {"result": {"0": PASSAGE}},
+        {"results": [[PASSAGE]]},
+        {"result": [[None]]},
+        {"result": [["text"]]},
+        {"result": [[{"document": None, "score": 1.0}]]},
+        {"result": [[{"document": {"id": "5"}, "score": 1.0}]]},
+        {"result": [[{"id": "5", "contents": ""}]]},
+        {"result": [[{"document": PASSAGE, "score": "high"}]]},
+        [],
+        None,
+        "not json",
+        "",
+        "[" * 100_000,
+    ],
+)
+def test_answers_that_are_none(body):
+    error, client = search(answering(body))
+    assert isinstance(error, SearchProtocolError)
+    assert error.query == "a river" and error.url in str(error)
+    assert client.counts["failed"] == 1 and client.counts["requests"] == 1
+    assert client.latencies == []
+
+
+def test_server_error_is_tried_again_then_raised():
+    error, client = search(answering({"error": "x"}, status=500), max_retries=2)
+    assert isinstance(error, SearchHTTPError) and error.status == 500 and error.attempts == 3
+    assert client.counts["requests"] == 3 and client.counts["retried"] == 2
+    assert client.counts["failed"] == 1
+
+
+def test_refused_request_is_not_tried_again():
+    error, client = search(answering({"error": "topk too large"}, status=422))
+    assert isinstance(error, SearchHTTPError) and error.status == 422
+    assert "topk too large" in str(error)
+    assert client.counts["requests"] == 1 and client.counts["failed"] == 1
+
+
+def test_recovers_within_its_retries():
+    statuses = iter([503, 500, 200])
+
+    async def handler(_):
+        return web.json_response({"result": [[PASSAGE]]}, status=next(statuses))
+
+    found, client = search(handler, max_retries=2)
+    assert found[0].id == "5"
+    assert client.counts["failed"] == 0 and client.counts["retried"] == 2
+
+
+def test_silence_times_out():
+    async def handler(_):
+        await asyncio.Event().wait()
+
+    error, client = search(handler, timeout_s=0.05)
+    assert isinstance(error, SearchTimeout) and "search.timeout_s" in str(error)
+    assert client.counts["timeouts"] == client.counts["failed"] == 1
+
+
+def test_time_allowed_includes_retries():
+    error, client = search(answering("", status=500), timeout_s=0.2, max_retries=10**6)
+    assert isinstance(error, SearchTimeout)
+    assert client.counts["retried"] >= 1 and client.counts["failed"] == 1
+
+
+def test_one_slow_search_does_not_hold_the_others():
+    """Known fault 9."""
+
+    async def main():
+        never = asyncio.Event()
+
+        async def handler(request):
+            if (await request.json())["queries"] == ["slow"]:
+                await never.wait()
+            return web.json_response({"result": [[PASSAGE]]})
+
+        app = web.Application()
+        app.router.add_post("/retrieve", handler)
+        async with (
+            TestServer(app) as server,
+            SearchClient(str(server.make_url("/retrieve")), topk=1, timeout_s=0.3) as client,
+        ):
+            slow = asyncio.ensure_future(client.search("slow"))
+            quick = await asyncio.gather(*(client.search(f"q{i}") for i in range(20)))
+            assert not slow.done()
+            (error,) = await asyncio.gather(slow, return_exceptions=True)
+            return quick, error, client.counts
+
+    quick, error, counts = asyncio.run(main())
+    assert len(quick) == 20 and isinstance(error, SearchTimeout)
+    assert counts["searches"] == 21 and counts["failed"] == counts["timeouts"] == 1
+
+
+def test_nobody_listens():
+    async def main():
+        url = f"http://127.0.0.1:{unused_port()}/retrieve"
+        async with SearchClient(url, topk=1, backoff_s=0.001) as client:
+            with pytest.raises(SearchRefused, match="not started or has died") as raised:
+                await client.search("a")
+            return raised.value, client.counts
+
+    error, counts = asyncio.run(main())
+    assert error.attempts == 3 and counts["retried"] == 2 and counts["failed"] == 1
+
+
+def test_connection_cut_in_the_middle():
+    async def handler(request):
+        response = web.StreamResponse(headers={"Content-Length": "1000"})
+        await response.prepare(request)
+        await response.write(b'{"result"')
+        request.transport.abort()
+        return response
+
+    error, client = search(handler)
+    assert isinstance(error, SearchRefused)
+    assert client.counts["requests"] == 3 and client.counts["failed"] == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"topk": 0}, r"search\.topk: found 0"),
+        ({"topk": 3, "timeout_s": 0}, r"search\.timeout_s: found 0"),
+        ({"topk": 3, "max_retries": -1}, r"search\.max_retries: found -1"),
+    ],
+)
+def test_wrong_settings(settings, says):
+    with pytest.raises(ConfigError, match=says):
+        SearchClient("http://127.0.0.1:1/retrieve", **settings)
