@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import time
 from collections import Counter
@@ -12,6 +13,7 @@ from typing import Any
 
 import aiohttp
 
+from glimmer.assets.corpus import split_contents
 from glimmer.errors import ConfigError
 from glimmer.retrieval.errors import (
     SearchError,
@@ -159,7 +161,6 @@ class SearchClient:
 
     def _passages(self, body: bytes, known: dict[str, str]) -> list[FoundPassage]:
         """The passages of an answer to one query."""
-        import json
 
         def refuse(found: str) -> SearchProtocolError:
             return SearchProtocolError(
@@ -189,10 +190,10 @@ class SearchClient:
         score = entry.get("score")
         if score is not None and (isinstance(score, bool) or not isinstance(score, int | float)):
             raise refuse(f"a score is {str(score)[:40]!r}")
-        title, _, text = contents.partition("\n")
+        title, text = split_contents(contents)
         return FoundPassage(
             id=str(document.get("id", "")),
-            title=title.strip().strip('"'),
+            title=title,
             text=text,
             contents=contents,
             score=None if score is None else float(score),

@@ -50,6 +50,7 @@ def embed_shard(
     max_length: int | None = None,
     device: str = "cpu",
     threads: int = 1,
+    revision: str | None = None,
     encoder: Encoder | None = None,
 ) -> dict[str, Any]:
     """Embed one shard of a corpus into `out` (.npy) and `out` with suffix .json; resumes.
@@ -63,7 +64,8 @@ def embed_shard(
         batch_size: texts in one forward pass.
         max_length: tokens after which a passage is cut; None or 0 takes the model's limit.
         device: torch device.
-        threads: torch threads. Bytes are equal for equal threads.
+        threads: batches worked on at a time on a CPU; the bytes do not depend on it.
+        revision: the full commit, if `model` is on the hub.
         encoder: a loaded model to use instead of loading `model` (tests, several shards at once).
 
     Returns:
@@ -88,6 +90,7 @@ def embed_shard(
             f"expected at most one shard a passage."
         )
     start, stop = len(scan) * shard // num_shards, len(scan) * (shard + 1) // num_shards
+    model = f"{model}@{revision}" if revision else model
     encoder = encoder or Encoder(model, device=device, max_length=max_length, threads=threads)
     identity = encoder.identity
     making = {
@@ -99,7 +102,6 @@ def embed_shard(
         "model": identity.as_dict(),
         "batch_size": batch_size,
         "device": device,
-        "threads": threads,
         "versions": _versions(),
     }
     part, journal = (out.with_name(f".{out.name}.{suffix}") for suffix in ("part", "journal"))

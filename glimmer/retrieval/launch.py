@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import glimmer
+from glimmer.assets.corpus import split_contents
 from glimmer.files import read_json
 from glimmer.logs import get_logger
 from glimmer.retrieval.errors import SearchError, ServiceError
@@ -180,7 +181,7 @@ def _tail(log: Path, lines: int = 12) -> str:
 def _known_passages(index: Path, corpus: Path) -> list[tuple[str, str]]:
     """(title, contents) of a few passages spread over the corpus."""
     from glimmer.retrieval.index import read_offsets
-    from glimmer.retrieval.passages import PassageStore, split_contents
+    from glimmer.retrieval.passages import PassageStore
 
     store = PassageStore(corpus, read_offsets(index, corpus))
     rows = sorted({len(store) * place // _PROBES for place in range(_PROBES)})

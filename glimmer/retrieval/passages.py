@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from glimmer.assets.corpus import LAYOUT
+from glimmer.assets.lines import text_field
 from glimmer.errors import DataError
 
 
@@ -76,29 +78,18 @@ def parse_passage(line: bytes, *, path: Path, row: int) -> dict[str, Any]:
     where = f"{path}, line {row + 1}"
     try:
         passage = json.loads(line)
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(
-            f"{where}: expected one JSON object, found {line[:60]!r} ({error}). "
+            f"{where}: found {line[:60]!r}, expected one JSON object ({error}). "
             f"Correct or remove the line."
         ) from error
     if not isinstance(passage, dict):
-        raise DataError(f"{where}: expected a JSON object, found {type(passage).__name__}.")
-    contents = passage.get("contents")
-    if not isinstance(contents, str) or not contents.strip():
         raise DataError(
-            f"{where}: expected a text under 'contents', found {contents!r}. The layout is "
-            f'{{"id": "0", "contents": "\\"Title\\"\\nText"}}.'
+            f"{where}: found {line[:60]!r}, expected a JSON object. Correct or remove the line."
         )
-    if not isinstance(passage.get("id"), str | int):
-        raise DataError(f"{where}: expected 'id', found {passage.get('id')!r}.")
-    passage["id"] = str(passage["id"])
+    for key in ("id", "contents"):
+        text_field(passage, key, where, LAYOUT)
     return passage
-
-
-def split_contents(contents: str) -> tuple[str, str]:
-    """(title without its quotes, text) of a passage's `contents`."""
-    title, _, text = contents.partition("\n")
-    return title.strip().strip('"'), text
 
 
 class PassageStore:

@@ -124,7 +124,7 @@ class SearchService:
         record = self.index.record
         return web.json_response(
             {
-                "service": "glimmer.retrieval",
+                "service": "glimmer-retrieval",
                 "pid": os.getpid(),
                 "model": record["model"],
                 "device": self.settings["device"],

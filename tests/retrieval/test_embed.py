@@ -175,12 +175,13 @@ def test_two_writers_of_one_shard(world, fake, tmp_path):
     [
         ("", "the corpus is empty"),
         ('{"id": "0", "contents": "\\"A\\"\\nb"}\n\n', "line 2: found an empty line"),
-        ('{"id": "0", "contents": "\\"A\\"\\nb"}\nnot json\n', "line 2: expected one JSON object"),
-        (b'{"id": "0", "contents": "\xff"}\n', "line 1: expected one JSON object"),
-        ('["a"]\n', "line 1: expected a JSON object, found list"),
-        ('{"id": "0", "text": "b"}\n', "line 1: expected a text under 'contents', found None"),
-        ('{"id": "0", "contents": 5}\n', "line 1: expected a text under 'contents', found 5"),
-        ('{"contents": "\\"A\\"\\nb"}\n', "line 1: expected 'id'"),
+        ('{"id": "0", "contents": "\\"A\\"\\nb"}\nnot json\n', "line 2: found b'not json"),
+        (b'{"id": "0", "contents": "\xff"}\n', "line 1: found .*expected one JSON object"),
+        ('["a"]\n', "line 1: found .*expected a JSON object"),
+        ('{"id": "0", "text": "b"}\n', r"line 1: found the keys .*expected 'contents'"),
+        ('{"id": "0", "contents": 5}\n', "line 1: found 'contents': 5"),
+        ('{"id": "0", "contents": " "}\n', "line 1: found 'contents': ' '"),
+        ('{"contents": "\\"A\\"\\nb"}\n', r"line 1: found the keys .*expected 'id'"),
     ],
 )
 def test_bad_corpus(corpus_of, fake, tmp_path, text, says):

@@ -74,14 +74,20 @@ def test_prefix_reaches_the_model(encoder, monkeypatch):
         ("bundled:json", "carries no model"),
         ("/no/such/folder", "nor an existing folder"),
         ("one name", "nor an existing folder"),
-        ("nobody/nothing", "not found on the hub or in its local cache"),
+        ("hub:nobody/nothing", r"embedding\.revision: found None"),
+        ("nobody/nothing@main", r"embedding\.revision: found 'main'"),
+        (f"hub:nobody/nothing@{'a' * 40}", "not found on the hub or in its local cache"),
     ],
 )
 def test_absent_model(setting, says, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(ConfigError, match=says) as raised:
         locate_model(setting)
-    assert "embedding.model" in str(raised.value) and setting in str(raised.value)
+    assert (
+        "embedding." in str(raised.value)
+        and "nothing" in str(raised.value)
+        or (setting in str(raised.value))
+    )
 
 
 def test_folder_that_is_no_model(tmp_path):
