@@ -31,11 +31,13 @@ SHARDS = [
     f"{R}/retrieval/vectors/shard-{i:05d}-of-{config['embedding']['shards']:05d}"
     for i in range(config["embedding"]["shards"])
 ]
+# Settings that can make a search fail but cannot change its result: no stage is stale by them.
+OPERATIONAL = ("timeout_s", "max_retries", "keep_checkpoints", "max_failed_search_fraction")
 GATES = ["recall", "renderer_parity", "logprob_parity", "model_parity"]
 CHECKPOINTS = {"before": CHECKPOINT, "after": f"{R}/training/final"}
 
 
-def settings(*names, drop=()):
+def settings(*names, drop=OPERATIONAL):
     """The config sections of a stage: changing another section leaves the stage as it is."""
     return {
         name: {k: v for k, v in section(config, name).items() if k not in drop}
@@ -46,12 +48,6 @@ def settings(*names, drop=()):
 def code(script, *modules):
     """Fingerprint of a rule's script and the glimmer code behind it, comments left out."""
     return fingerprint(*modules, scripts=[Path(workflow.basedir) / "workflow_scripts" / script])
-
-
-def service_settings():
-    """The section `retrieval` as far as it can change a result, for the staleness of a stage."""
-    return {"topk": config["retrieval"]["topk"]}
-
 
 
 def index_mem_mb(wildcards, input):

@@ -12,7 +12,6 @@ rule evaluate:
         records=f"{R}/heldout/{{when}}.jsonl",
     params:
         settings=settings("evaluation", "search", "renderer"),
-        service=service_settings(),
         threads=THREADS,
         code=code("evaluate.py", "glimmer.heldout.evaluate"),
     wildcard_constraints:

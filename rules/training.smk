@@ -13,8 +13,7 @@ rule grpo:
         final=directory(CHECKPOINTS["after"]),
         metrics=f"{R}/training/metrics.jsonl",
     params:
-        settings=settings("training", "search", "renderer", drop=("keep_checkpoints",)),
-        service=service_settings(),
+        settings=settings("training", "search", "renderer"),
         threads=THREADS,
         code=code("train.py", "glimmer.training.run"),
     threads: THREADS

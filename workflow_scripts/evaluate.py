@@ -16,9 +16,9 @@ evaluate(
     corpus=Path(snakemake.input.corpus),
     out=Path(snakemake.output.records),
     settings=sections["evaluation"],
-    search=sections["search"],
-    # Ports and timeouts change no result and are not among the params.
-    retrieval=snakemake.config["retrieval"] | snakemake.params.service,
+    # The whole sections: what the params leave out changes no result and makes nothing stale.
+    search=snakemake.config["search"],
+    retrieval=snakemake.config["retrieval"],
     renderer=sections["renderer"],
     threads=snakemake.params.threads,
     service_log=Path(snakemake.log[0]).with_suffix(".service.log"),

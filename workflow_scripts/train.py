@@ -16,11 +16,10 @@ train(
     index=Path(snakemake.input.index[0]),
     corpus=Path(snakemake.input.corpus),
     out=Path(snakemake.output.metrics).parent,
-    # Ports, timeouts and how much is kept change no result: they are read past the params, so that
-    # changing them makes nothing stale.
-    settings=snakemake.config["training"] | sections["training"],
-    search=sections["search"],
-    retrieval=snakemake.config["retrieval"] | snakemake.params.service,
+    # The whole sections: what the params leave out changes no result and makes nothing stale.
+    settings=snakemake.config["training"],
+    search=snakemake.config["search"],
+    retrieval=snakemake.config["retrieval"],
     renderer=sections["renderer"],
     threads=snakemake.params.threads,
     service_log=Path(snakemake.log[0]).with_suffix(".service.log"),

@@ -9,6 +9,10 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from pathlib import Path
+
+from glimmer.assets import write_manifest
+from glimmer.files import write_jsonl
 
 _ONSETS = "b br c ch d dr f g gr h j k kr l m n p pl r s sh st t tr v w y z".split()
 _VOWELS = "a e i o u ai ea ou".split()
@@ -235,3 +239,13 @@ def question_rows(
             ]
         )
     return rows[0], rows[1]
+
+
+def write_world(out: Path, *, seed: int, train: int, heldout: int) -> None:
+    """Write the folder that ships: corpus, questions, and a manifest of their sha256."""
+    world = make_world(seed)
+    train_rows, heldout_rows = question_rows(world, train=train, heldout=heldout, seed=seed)
+    write_jsonl(out / "corpus.jsonl", corpus_rows(world))
+    write_jsonl(out / "train.jsonl", train_rows)
+    write_jsonl(out / "heldout.jsonl", heldout_rows)
+    write_manifest(out, kind="toy_world", source=f"rule bundled_world, seed {seed}")

@@ -68,14 +68,14 @@ def evaluate(
     from glimmer.training.local.determinism import use_threads
     from glimmer.training.local.model import load_model
     from glimmer.training.local.sampler import BatchedSampler, SamplingConfig
+    from glimmer.training.run import decisive
 
     use_threads(threads)
     chosen = choose_questions(questions, count=settings["questions"], seed=settings["seed"])
     shared = {  # what both evaluations have in common; `compare` refuses unequal hashes
         "evaluation": dict(settings),
-        "search": dict(search),
+        "search": decisive(search),
         "renderer": dict(renderer),
-        "topk": retrieval["topk"],
         "index": sha256_file(index / "index.json"),
     }
     settings_hash = sha256_json(shared)
@@ -96,8 +96,7 @@ def evaluate(
 
     async def run(url: str) -> None:
         rollouter = rollouter_config(
-            search=dict(search),
-            retrieval=dict(retrieval),
+            search=search,
             search_url=url,
             train_questions=questions,
             heldout_questions=questions,

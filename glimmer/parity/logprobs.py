@@ -18,8 +18,7 @@ from typing import Any
 
 import torch
 
-from glimmer.errors import GateFailed
-from glimmer.files import sha256_file, write_json
+from glimmer.files import sha256_file
 from glimmer.parity.conversations import gate_prompts
 from glimmer.renderer import load_renderer
 from glimmer.search_r1.prompt import SEARCH_TOOL
@@ -30,6 +29,7 @@ from glimmer.training.local.model import load_model, max_entropy, read_text_conf
 from glimmer.training.local.sampler import BatchedSampler, SamplingConfig
 
 _CONTROL_NOISE = 0.01  # relative noise on the weights of the negative control
+from glimmer.verdict import settle
 
 
 def check_logprobs(
@@ -112,13 +112,11 @@ def check_logprobs(
         },
         "details": [],
     }
-    write_json(out, verdict)
-    if not passed:
-        raise GateFailed(
-            f"{out}: trainer and sampler disagree or the model is untrained: {measured}, allowed "
-            f"{verdict['threshold']}. Training would learn from other probabilities than it "
-            "sampled with."
-        )
+    settle(
+        verdict,
+        out,
+        meaning="Training would learn from other probabilities than it sampled with.",
+    )
     return verdict
 
 

@@ -15,14 +15,14 @@ from typing import Any
 import torch
 from torchtitan.models.muse_glimmer.state_dict_adapter import MuseGlimmerStateDictAdapter
 
-from glimmer.errors import GateFailed
-from glimmer.files import sha256_file, write_json
+from glimmer.files import sha256_file
 from glimmer.parity.conversations import gate_prompts
 from glimmer.renderer import load_renderer
 from glimmer.search_r1.prompt import SEARCH_TOOL
 from glimmer.training.local.determinism import use_threads
 from glimmer.training.local.forward import PrefixForward, common_prefix
-from glimmer.training.local.model import load_model, load_tensors, to_hf
+from glimmer.training.local.model import is_text, load_model, load_tensors, to_hf
+from glimmer.verdict import settle
 
 
 def check_model(
@@ -87,12 +87,11 @@ def check_model(
         },
         "details": [],
     }
-    write_json(out, verdict)
-    if not passed:
-        raise GateFailed(
-            f"{out}: torchtitan's model is not transformers' model: {measured}, allowed "
-            f"{verdict['threshold']}."
-        )
+    settle(
+        verdict,
+        out,
+        meaning="torchtitan's model is not transformers' model: a trained checkpoint would not be what is loaded elsewhere.",
+    )
     return verdict
 
 
@@ -123,8 +122,9 @@ def _changed_tensors(checkpoint: Path, model) -> int:
     """Text tensors that differ after Hugging Face -> torchtitan -> Hugging Face."""
     stored = load_tensors(checkpoint)
     back = to_hf(model, torch.float32)
-    names = [k for k in stored if k.startswith("model.language_model.") or k == "lm_head.weight"]
-    return sum(k not in back or not torch.equal(stored[k].float(), back[k]) for k in names)
+    return sum(
+        k not in back or not torch.equal(stored[k].float(), back[k]) for k in stored if is_text(k)
+    )
 
 
 def _unpermuted(checkpoint: Path, prompts: list[list[int]]) -> list[torch.Tensor]:

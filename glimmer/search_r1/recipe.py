@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import random
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -158,8 +158,7 @@ class SearchRollouter(Rollouter):
 
 def rollouter_config(
     *,
-    search: dict[str, Any],
-    retrieval: dict[str, Any],
+    search: Mapping[str, Any],
     search_url: str,
     train_questions: Path,
     heldout_questions: Path,
@@ -167,7 +166,7 @@ def rollouter_config(
     std_normalize: bool = True,
     advantage_scale: float = 1.0,
 ) -> SearchRollouter.Config:
-    """The rollouter of either engine, from the config sections `search` and `retrieval`."""
+    """The rollouter of either engine, from the config section `search`."""
     return SearchRollouter.Config(
         train_dataset=QuestionDataset.Config(path=str(train_questions), seed=seed),
         validation_dataset=QuestionDataset.Config(path=str(heldout_questions), seed=seed),
@@ -177,13 +176,13 @@ def rollouter_config(
             max_rollout_tokens=search["max_rollout_tokens"],
             max_num_turns=search["max_turns"],
             # The client has its own timeout; this one only guards against a bug there.
-            step_timeout_s=(retrieval["max_retries"] + 2) * retrieval["timeout_s"] + 60,
+            step_timeout_s=(search["max_retries"] + 2) * search["timeout_s"] + 60,
         ),
         advantage=SearchAdvantage.Config(
             should_std_normalize=std_normalize, scale=advantage_scale
         ),
         search_url=search_url,
-        topk=retrieval["topk"],
-        timeout_s=retrieval["timeout_s"],
-        max_retries=retrieval["max_retries"],
+        topk=search["topk"],
+        timeout_s=search["timeout_s"],
+        max_retries=search["max_retries"],
     )

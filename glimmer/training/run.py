@@ -10,6 +10,14 @@ from typing import Any
 from glimmer.errors import ConfigError
 from glimmer.files import sha256_file, sha256_json
 
+# Settings of a search that can fail it but not change its result.
+OPERATIONAL = ("timeout_s", "max_retries")
+
+
+def decisive(search: Mapping[str, Any]) -> dict[str, Any]:
+    """The section `search` without what cannot change a result."""
+    return {key: value for key, value in search.items() if key not in OPERATIONAL}
+
 
 def train(
     *,
@@ -56,9 +64,8 @@ def train(
     settings_hash = sha256_json(
         {
             "training": {**settings, "keep_checkpoints": None},
-            "search": dict(search),
+            "search": decisive(search),
             "renderer": dict(renderer),
-            "topk": retrieval["topk"],
             "checkpoint": sha256_file(checkpoint / "model.safetensors"),
             "questions": sha256_file(train_questions),
             "index": sha256_file(index / "index.json"),
@@ -67,8 +74,7 @@ def train(
 
     async def run(url: str) -> None:
         rollouter = rollouter_config(
-            search=dict(search),
-            retrieval=dict(retrieval),
+            search=search,
             search_url=url,
             train_questions=train_questions,
             heldout_questions=heldout_questions,

@@ -153,6 +153,11 @@ def load_tensors(checkpoint: Path) -> dict[str, torch.Tensor]:
         ) from error
 
 
+def is_text(name: str) -> bool:
+    """Whether a Hugging Face tensor name belongs to the text model."""
+    return name.startswith("model.language_model.") or name == "lm_head.weight"
+
+
 def load_model(checkpoint: Path) -> muse_glimmer.MuseGlimmerModel:
     """The checkpoint as a torchtitan module in float32, in training mode.
 
@@ -167,7 +172,8 @@ def load_model(checkpoint: Path) -> muse_glimmer.MuseGlimmerModel:
     model.init_states()  # rope tables are buffers that no checkpoint holds
     model = model.float()
     adapter = MuseGlimmerStateDictAdapter(config, None)
-    state = adapter.from_hf({k: v.float() for k, v in load_tensors(checkpoint).items()})
+    stored = load_tensors(checkpoint)
+    state = adapter.from_hf({k: v.float() for k, v in stored.items() if is_text(k)})
     own = dict(model.named_parameters())
     missing = sorted(set(own) - set(state))
     wrong = [k for k in own if k in state and own[k].shape != state[k].shape]

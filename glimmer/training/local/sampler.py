@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -137,8 +137,8 @@ class BatchedSampler:
     def complete(self, batch: list[_Request]) -> list[Completion]:
         """Decode one batch to its end."""
         sampling = batch[0].sampling
-        if any(request.sampling != sampling for request in batch):
-            raise ValueError("the requests of one batch must share their sampling config")
+        if any(replace(r.sampling, seed=None) != replace(sampling, seed=None) for r in batch):
+            raise ValueError("the requests of one batch must share all sampling settings but seed")
         state = self._place(batch, sampling.max_tokens)
         new = [
             request.prompt[len(state.prefix_ids) + len(tokens) :]
@@ -153,7 +153,7 @@ class BatchedSampler:
             row.extend(added)
 
         uniforms = torch.stack(
-            [uniform_numbers(sampling.seed, r.request_id, sampling.max_tokens) for r in batch]
+            [uniform_numbers(r.sampling.seed, r.request_id, sampling.max_tokens) for r in batch]
         )
         stops = torch.tensor(sorted(sampling.stop_token_ids))
         sampled: list[torch.Tensor] = []

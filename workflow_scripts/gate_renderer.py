@@ -1,0 +1,22 @@
+"""Rule gate_renderer: the native renderer against the checkpoint's chat template -> verdict."""
+
+from pathlib import Path
+
+from glimmer.logs import setup
+
+setup(snakemake.log[0])
+
+from glimmer.renderer import check_parity
+from glimmer.search_r1.prompt import SEARCH_TOOL
+from glimmer.verdict import settle
+
+settle(
+    check_parity(
+        Path(snakemake.input.checkpoint[0]),
+        snakemake.params.settings["renderer"],
+        tools=[SEARCH_TOOL],
+    ),
+    Path(snakemake.output.verdict),
+    meaning="The model would be trained on prompts that it was not made for. `details` in the "
+    "verdict shows each differing conversation with the text around the first difference.",
+)
