@@ -8,6 +8,7 @@ from its size, without loading it.
 from __future__ import annotations
 
 import json
+import operator
 import struct
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -166,8 +167,8 @@ def safetensors_shapes(path: Path, *, label: str | None = None) -> dict[str, lis
         if name == "__metadata__":
             continue
         try:
-            start, end = entry["data_offsets"]
-            shape = [int(n) for n in entry["shape"]]
+            start, end = map(operator.index, entry["data_offsets"])
+            shape = [operator.index(n) for n in entry["shape"]]
             bits = _BITS[entry["dtype"]]
         except (KeyError, TypeError, ValueError) as error:
             raise IntegrityError(

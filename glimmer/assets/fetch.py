@@ -204,40 +204,58 @@ def _fetch(
         stage.mkdir(parents=True, exist_ok=True)
     # name in the stage folder -> name at the source; a packed file keeps its own name there.
     staged = {(f"{n}.gz" if s.endswith(".gz") else n): s for n, s in names.items()}
-    if source.kind == "hub":
-        listing = list_hub(source, repo_type) if listing is None else listing
-        wanted = {name: _listed(listing, s, source, setting) for name, s in staged.items()}
-        download(source, repo_type, wanted, stage, pins=pins, setting=setting)
-    else:
-        folder = _folder(source)
-        shipped = promised(folder)
-        for name, at_source in staged.items():
-            copy_file(
-                folder,
-                at_source,
-                stage / name,
-                pin=pins.get(at_source),
-                setting=setting,
-                shipped=shipped,
+    try:
+        if source.kind == "hub":
+            listing = list_hub(source, repo_type) if listing is None else listing
+            wanted = {name: _listed(listing, s, source, setting) for name, s in staged.items()}
+            download(source, repo_type, wanted, stage, have=out, pins=pins, setting=setting)
+        else:
+            _copy(_folder(source), staged, stage, pins=pins, setting=setting)
+        for name in set(staged) - set(names):
+            label = f"{_label(source)}/{staged[name]}"
+            _unpack(stage / name, stage / name.removesuffix(".gz"), label)
+        check(stage)
+        with disk_errors(out, "writing the files"):
+            for name in names:
+                os.replace(stage / name, out / name)
+            for name in before - set(names):
+                (out / name).unlink(missing_ok=True)
+            manifest = write_manifest(
+                out,
+                kind=kind,
+                source=source.text,
+                revision=source.revision,
+                source_files=names,
+                names=list(names),
             )
-    for name in set(staged) - set(names):
-        _unpack(stage / name, stage / name.removesuffix(".gz"), f"{_label(source)}/{staged[name]}")
-    check(stage)
-    with disk_errors(out, "writing the files"):
-        for name in names:
-            os.replace(stage / name, out / name)
-        for name in before - set(names):
-            (out / name).unlink(missing_ok=True)
-        manifest = write_manifest(
-            out,
-            kind=kind,
-            source=source.text,
-            revision=source.revision,
-            source_files=names,
-            names=list(names),
-        )
-        shutil.rmtree(stage, ignore_errors=True)
+    except BaseException:
+        # A copy is quickly made again; what came over a network is kept.
+        if source.kind != "hub":
+            shutil.rmtree(stage, ignore_errors=True)
+        raise
+    shutil.rmtree(stage, ignore_errors=True)
     return manifest
+
+
+def _copy(
+    folder: Path,
+    staged: Mapping[str, str],
+    stage: Path,
+    *,
+    pins: Mapping[str, str],
+    setting: str,
+) -> None:
+    """Copy files of a local source (name in `stage` -> name in `folder`), checked on the way."""
+    shipped = promised(folder)
+    for name, at_source in staged.items():
+        copy_file(
+            folder,
+            at_source,
+            stage / name,
+            pin=pins.get(at_source),
+            setting=setting,
+            shipped=shipped,
+        )
 
 
 def _forget(out: Path) -> set[str]:

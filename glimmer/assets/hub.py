@@ -91,16 +91,18 @@ def download(
     wanted: Mapping[str, HubFile],
     stage: Path,
     *,
+    have: Path,
     pins: Mapping[str, str],
     setting: str,
 ) -> None:
-    """Bring files into `stage`; those that are already there and whole are not fetched again.
+    """Bring files into `stage`; those that are whole there or in `have` are not fetched again.
 
     Args:
         source: a hub source.
         repo_type: model or dataset.
         wanted: name in `stage` -> file of the hub.
         stage: folder on the disk of the final one; kept if this fails, to be resumed.
+        have: folder of an earlier fetch; its files are moved from there.
         pins: name at the hub -> sha256 that the config demands.
         setting: config section, for messages.
 
@@ -122,6 +124,8 @@ def download(
                 f"Nothing of it was kept. Run again; if it stays so, check HF_ENDPOINT "
                 f"({_shown_endpoint()})."
             )
+            if not target.is_file() and (have / name).is_file() and _whole(have / name, file):
+                os.replace(have / name, target)
             if target.is_file() and _whole(target, file):
                 progress.update(file.size)
             else:
