@@ -65,12 +65,10 @@ def read_yaml(path: Path | str) -> dict[str, Any]:
 
 def merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
     """A new mapping: `override` over `base`, mappings merged key by key, all else replaced."""
-    merged = {key: copy.deepcopy(value) for key, value in base.items()}
+    merged = {key: _plain(value) for key, value in base.items()}
     for key, value in override.items():
-        if isinstance(value, Mapping) and isinstance(merged.get(key), Mapping):
-            merged[key] = merge(merged[key], value)
-        else:
-            merged[key] = copy.deepcopy(value)
+        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        merged[key] = merge(merged[key], value) if both else _plain(value)
     return merged
 
 
@@ -88,6 +86,11 @@ def section(config: Mapping[str, Any], name: str) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise ConfigError(f"{name}: found {value!r}, expected a section with keys.")
     return merge({}, value)
+
+
+def _plain(value: Any) -> Any:
+    """A copy in which every mapping is a dict."""
+    return merge({}, value) if isinstance(value, Mapping) else copy.deepcopy(value)
 
 
 class _Loader(yaml.SafeLoader):

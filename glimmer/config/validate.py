@@ -71,9 +71,10 @@ def validate(config: Mapping[str, Any], *, where: str = "config") -> None:
 
 def close(name: str, known: list[str]) -> str:
     """' Did you mean …?' with the nearest known name, or the list of all."""
-    near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
+    folded = {key.lower(): key for key in known}
+    near = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=0.5)
     if near:
-        return f" Did you mean {near[0]!r}?"
+        return f" Did you mean {folded[near[0]]!r}?"
     return f" Known here: {', '.join(sorted(known))}."
 
 
@@ -86,9 +87,14 @@ def _validator() -> Any:
             "object": lambda _, value: isinstance(value, Mapping),
         }
     )
-    return validators.extend(Draft202012Validator, type_checker=checker)(
-        _schema(), format_checker=Draft202012Validator.FORMAT_CHECKER
-    )
+
+    def pattern(_: Any, expression: str, value: Any, schema: Any) -> Iterator[ValidationError]:
+        # For Python, "$" also matches before a last line break.
+        if isinstance(value, str) and (value[-1:] == "\n" or not re.search(expression, value)):
+            yield ValidationError(f"{value!r} does not match {expression!r}")
+
+    extended = validators.extend(Draft202012Validator, {"pattern": pattern}, type_checker=checker)
+    return extended(_schema(), format_checker=Draft202012Validator.FORMAT_CHECKER)
 
 
 def _path(parts: Any) -> str:
