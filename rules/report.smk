@@ -22,9 +22,10 @@ rule report:
         provenance=f"{R}/provenance.json",
     params:
         settings=config,
-        defaults=Path(workflow.basedir) / "config" / "config.yaml",
+        defaults=str(Path(workflow.basedir) / "config" / "config.yaml"),
         benchmarks=f"{R}/benchmarks",
-        lock=Path(workflow.basedir) / "envs" / "workflow.txt",
+        lock=str(Path(workflow.basedir) / "envs" / "workflow.txt"),
+        repository=workflow.basedir,
         code=code("report.py", "glimmer.heldout.report", "glimmer.provenance"),
     resources:
         mem_mb=1000,

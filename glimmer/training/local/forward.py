@@ -23,21 +23,24 @@ PrefixKV = list[tuple[torch.Tensor, torch.Tensor]]  # a layer: keys and values, 
 
 @dataclass
 class RowCache:
-    """Keys and values of what follows the prefix, a layer: two tensors [B, K, C, D]."""
+    """Keys and values of what follows the prefix, a layer: two tensors [B, K, C + 1, D].
+
+    The last place is a bin: padding that would fall behind the capacity is written there.
+    """
 
     layers: list[tuple[torch.Tensor, torch.Tensor]]
 
     @property
     def capacity(self) -> int:
         """C, the tokens a row can hold."""
-        return self.layers[0][0].shape[2]
+        return self.layers[0][0].shape[2] - 1
 
     def select(self, rows: torch.Tensor, capacity: int) -> RowCache:
         """The given rows, in that order, in a cache of at least the old capacity."""
         picked = []
         for keys, values in self.layers:
-            if capacity > keys.shape[2]:
-                pad = (0, 0, 0, capacity - keys.shape[2])
+            if capacity > self.capacity:
+                pad = (0, 0, 0, capacity - self.capacity)
                 picked.append((F.pad(keys[rows], pad), F.pad(values[rows], pad)))
             else:
                 picked.append((keys[rows], values[rows]))
@@ -155,7 +158,7 @@ class PrefixForward:
 
     def new_cache(self, rows: int, capacity: int) -> RowCache:
         """An empty cache of `rows` rows for `capacity` tokens each."""
-        shape = (rows, self.kv_heads, capacity, self.head_dim)
+        shape = (rows, self.kv_heads, capacity + 1, self.head_dim)
         return RowCache([(torch.zeros(shape), torch.zeros(shape)) for _ in self.layers])
 
     @torch.no_grad()
@@ -182,7 +185,7 @@ class PrefixForward:
         offsets = lengths[:, None] + torch.arange(length)[None]
         highest = int((lengths + valid).max())
         self.check_length(known + highest)
-        offsets = offsets.clamp(max=cache.capacity - 1)
+        offsets = offsets.clamp(max=cache.capacity)
         positions = (offsets + known).clamp(max=self._cos.shape[0] - 1)
         row_index = torch.arange(rows)[:, None]
         hidden_future = torch.arange(highest)[None, None] > offsets[:, :, None]  # [B, T, C]
