@@ -30,6 +30,14 @@ def _sources(config: Mapping[str, Any]) -> Iterator[str]:
                 f"{name}.revision: found {revision!r} with the source {source!r}, expected null: "
                 f"only hub:<owner>/<repo> has revisions. Set it to null."
             )
+    embedding = config["embedding"]
+    if embedding["model"].startswith("hub:") and not (
+        embedding.get("revision") or re.search("@[0-9a-f]{40}$", embedding["model"])
+    ):
+        yield (
+            f"embedding.revision: found null with the model {embedding['model']!r}, expected the "
+            f"full commit of 40 hex digits. A branch or tag may change under a running project."
+        )
     questions = config["questions"]
     if questions["train"] == questions["heldout"]:
         yield (
