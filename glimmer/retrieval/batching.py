@@ -118,6 +118,7 @@ class Batcher:
                         break
             try:
                 answers = await loop.run_in_executor(self._thread, self._search, batch)
+                answered = list(zip(batch, answers, strict=True))
             except Exception as error:
                 logger.exception("a batch of %d queries failed", len(batch))
                 for query in batch:
@@ -126,7 +127,7 @@ class Batcher:
                 continue
             self.counts["batches"] += 1
             self.counts["searched"] += len(batch)
-            for query, answer in zip(batch, answers, strict=True):
+            for query, answer in answered:
                 self._keep(query, answer)
                 self._pending.pop(query).set_result(answer)
 

@@ -21,6 +21,7 @@ from glimmer.retrieval.errors import (
     SearchProtocolError,
     SearchRefused,
     SearchTimeout,
+    ServiceError,
 )
 
 
@@ -91,6 +92,8 @@ class SearchClient:
         self._session: aiohttp.ClientSession | None = None
         self.counts: Counter[str] = Counter(requests=0, searches=0, failed=0, retried=0, timeouts=0)
         self.latencies: list[float] = []
+        self._last_error: SearchError | None = None
+        self._checked: Counter[str] = Counter()
 
     async def search(self, query: str) -> list[FoundPassage]:
         """The `topk` passages nearest to `query`, best first.
@@ -107,17 +110,41 @@ class SearchClient:
         except TimeoutError as error:
             self.counts["timeouts"] += 1
             self.counts["failed"] += 1
-            raise SearchTimeout(
+            self._last_error = SearchTimeout(
                 f"{self.url}: no answer within {self.timeout_s:g} s (search.timeout_s) to the "
                 f"query {query[:80]!r}.",
                 query=query,
                 url=self.url,
-            ) from error
-        except SearchError:
+            )
+            raise self._last_error from error
+        except SearchError as error:
             self.counts["failed"] += 1
+            self._last_error = error
             raise
         self.latencies.append(time.perf_counter() - began)
         return passages
+
+    def check_failures(self, *, max_share: float) -> None:
+        """Refuse to go on if too many of the searches since the last call failed.
+
+        For the end of each step of a run: a few failures are noise and are in its figures, many
+        mean that it goes on without its passages.
+
+        Args:
+            max_share: failed searches that are allowed, as a share of the searches.
+
+        Raises:
+            ServiceError: names the share and the last failure.
+        """
+        searches, failed = (
+            self.counts[name] - self._checked[name] for name in ("searches", "failed")
+        )
+        self._checked = Counter(self.counts)
+        if failed > max_share * searches:
+            raise ServiceError(
+                f"{failed} of {searches} searches failed, {max_share:.0%} are allowed. The last: "
+                f"{type(self._last_error).__name__}: {self._last_error}"
+            ) from self._last_error
 
     async def _with_retries(self, query: str) -> list[FoundPassage]:
         attempt = 1

@@ -219,7 +219,9 @@ class PassageIndex:
     def __len__(self) -> int:
         return self.record["n"]
 
-    def candidates(self, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def candidates(
+        self, queries: np.ndarray, *, ef_search: int | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """The nearest passages of each query, best first.
 
         Every search looks for the same number of candidates and the caller cuts its `topk` off, so
@@ -228,6 +230,7 @@ class PassageIndex:
 
         Args:
             queries: float32 [q, d].
+            ef_search: instead of the index's own.
 
         Returns:
             rows: int64 [q, c], scores: float32 [q, c], c = min(ef_search, n). -1 where faiss found
@@ -235,11 +238,12 @@ class PassageIndex:
         """
         import faiss
 
-        count = min(self.ef_search, len(self))
+        ef_search = ef_search or self.ef_search
+        count = min(ef_search, len(self))
         scores, rows = self._faiss.search(
             np.ascontiguousarray(queries, dtype=np.float32),
             count,
-            params=faiss.SearchParametersHNSW(efSearch=self.ef_search),
+            params=faiss.SearchParametersHNSW(efSearch=ef_search),
         )
         scores = np.where(rows < 0, -np.inf, scores)
         order = np.lexsort((rows, -np.round(scores, 6)), axis=-1)

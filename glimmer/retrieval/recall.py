@@ -23,6 +23,7 @@ logger = get_logger(__name__)
 
 # Vectors compared at a time by exact search: 0.8 GB at d = 768.
 _EXACT_ROWS = 1 << 18
+_SWEEP = (8, 16, 32, 64, 128, 256, 512)
 
 
 def measure_recall(
@@ -95,11 +96,15 @@ def measure_recall(
     found = opened.candidates(embedded)[0][:, :k]
     seconds = time.perf_counter() - began
     exact, kth = _exact(shards, embedded, k)
-    opened.close()
-    hits = np.array(
-        [len(set(a) & set(b)) for a, b in zip(found.tolist(), exact.tolist(), strict=True)]
-    )
+    hits = _hits(found, exact)
     recall = float(hits.mean() / k)
+    # What a smaller efSearch would do: the way to a faster service, or the reason against it.
+    sweep = {
+        ef: float(_hits(opened.candidates(embedded, ef_search=ef)[0][:, :k], exact).mean() / k)
+        for ef in _SWEEP
+        if k <= ef < opened.ef_search
+    } | {opened.ef_search: recall}
+    opened.close()
     worst = np.argsort(hits, kind="stable")[:10]
     verdict = {
         "gate": "recall",
@@ -110,6 +115,10 @@ def measure_recall(
             "queries_with_none": float((hits == 0).mean()),
             "worst": float(hits.min() / k),
             "mean_kth_score": float(kth.mean()),
+            "recall_by_ef_search": {str(ef): value for ef, value in sweep.items()},
+            "smallest_ef_search": min(
+                (ef for ef, value in sweep.items() if value >= min_recall), default=None
+            ),
         },
         "threshold": {"min_recall": min_recall},
         "measured_on": {
@@ -141,6 +150,12 @@ def measure_recall(
         len(queries) / max(seconds, 1e-9),
     )
     return verdict
+
+
+def _hits(found: np.ndarray, exact: np.ndarray) -> np.ndarray:
+    """How many of a query's exact rows were found: int64 [q], of two arrays [q, k]."""
+    pairs = zip(found.tolist(), exact.tolist(), strict=True)
+    return np.array([len(set(a) & set(b)) for a, b in pairs], dtype=np.int64)
 
 
 def _exact(

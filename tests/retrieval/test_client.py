@@ -17,6 +17,7 @@ from glimmer.retrieval import (
     SearchProtocolError,
     SearchRefused,
     SearchTimeout,
+    ServiceError,
 )
 
 PASSAGE = {"id": "5", "contents": '"Osvik"\nA river.\nIt is long.'}
@@ -181,6 +182,30 @@ def test_one_slow_search_does_not_hold_the_others():
     quick, error, counts = asyncio.run(main())
     assert len(quick) == 20 and isinstance(error, SearchTimeout)
     assert counts["searches"] == 21 and counts["failed"] == counts["timeouts"] == 1
+
+
+def test_too_many_failures_stop_a_run():
+    async def main():
+        async def handler(request):
+            fails = (await request.json())["queries"] == ["bad"]
+            return web.json_response({"result": [[PASSAGE]]}, status=422 if fails else 200)
+
+        app = web.Application()
+        app.router.add_post("/retrieve", handler)
+        async with (
+            TestServer(app) as server,
+            SearchClient(str(server.make_url("/retrieve")), topk=1) as client,
+        ):
+            client.check_failures(max_share=0.0)  # nothing asked yet
+            queries = ["good"] * 9 + ["bad"]
+            await asyncio.gather(*map(client.search, queries), return_exceptions=True)
+            client.check_failures(max_share=0.1)
+            await asyncio.gather(*map(client.search, queries), return_exceptions=True)
+            with pytest.raises(ServiceError, match=r"1 of 10 searches failed, 5% .* answered 422"):
+                client.check_failures(max_share=0.05)
+            client.check_failures(max_share=0.0)  # only what is new counts
+
+    asyncio.run(main())
 
 
 def test_nobody_listens():

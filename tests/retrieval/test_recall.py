@@ -24,6 +24,11 @@ def test_recall_of_a_good_index(world, encoder):
     hits = [len(set(a) & set(b)) for a, b in zip(found.tolist(), exact.tolist(), strict=True)]
     assert verdict["gate"] == "recall" and verdict["passed"]
     assert verdict["measured"]["recall"] == pytest.approx(np.mean(hits) / 3)
+    sweep = verdict["measured"]["recall_by_ef_search"]
+    assert list(sweep) == ["8", "16", "32", "40"] and sweep["8"] <= sweep["40"]
+    assert sweep["40"] == verdict["measured"]["recall"]
+    smallest = str(verdict["measured"]["smallest_ef_search"])
+    assert smallest == next(ef for ef, value in sweep.items() if value >= 0.99)
     assert verdict["threshold"] == {"min_recall": 0.99}
     assert verdict["measured_on"]["queries"] == 100 and verdict["measured_on"]["ef_search"] == 40
 
@@ -47,6 +52,7 @@ def test_lossy_index_fails_the_gate_and_shows_where(tmp_path, fake):
     hits = [len(set(a) & set(b)) for a, b in zip(found.tolist(), exact.tolist(), strict=True)]
     assert verdict["measured"]["recall"] == pytest.approx(np.mean(hits) / 3)
     assert not verdict["passed"] and verdict["measured"]["recall"] < 0.9
+    assert verdict["measured"]["smallest_ef_search"] is None
     worst = verdict["details"][0]
     assert worst["exact"] == exact[queries.index(worst["query"])].tolist()
 
