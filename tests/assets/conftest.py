@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from assets.hub_server import Hub
+from .hub_server import Hub
 
 
 @pytest.fixture

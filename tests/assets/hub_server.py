@@ -13,6 +13,7 @@ import json
 import re
 import socket
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -27,6 +28,10 @@ class Hub:
         requests: (method, path, Range header) of each request so far.
         cuts: path -> bytes after which each of the next bodies ends, first to last.
         served: path -> bytes sent instead of the listed content.
+        stalls: path -> bytes after which a body waits until `stalls` is cleared.
+        stalled: set when a body waits.
+        redirects: path -> address that a request for its content is sent to.
+        tokens: Authorization header of each request so far.
         status: path -> status sent instead of a body.
         answered_commit: the commit that the listing claims to be of.
         no_range: answer a Range request with the whole file.
@@ -38,6 +43,10 @@ class Hub:
         self.requests: list[tuple[str, str, str | None]] = []
         self.cuts: dict[str, list[int]] = {}
         self.served: dict[str, bytes] = {}
+        self.stalls: dict[str, int] = {}
+        self.stalled = threading.Event()
+        self.redirects: dict[str, str] = {}
+        self.tokens: list[str | None] = []
         self.status: dict[str, int] = {}
         self.answered_commit = COMMIT
         self.no_range = False
@@ -70,6 +79,7 @@ class Hub:
     def _answer(self, handler: BaseHTTPRequestHandler) -> None:
         url = handler.path.partition("?")[0]
         self.requests.append((handler.command, url, handler.headers.get("Range")))
+        self.tokens.append(handler.headers.get("Authorization"))
         listing = re.fullmatch(r"/api/(model|dataset)s/([^/]+/[^/]+)/revision/(.+)", url)
         content = re.fullmatch(r"/(datasets/)?([^/]+/[^/]+)/resolve/([^/]+)/(.+)", url)
         if listing:
@@ -111,6 +121,12 @@ class Hub:
             return self._fail(handler, self.status[path], None)
         if path not in files or commit != COMMIT:
             return self._fail(handler, 404, "EntryNotFound")
+        if path in self.redirects:
+            handler.send_response(302)
+            handler.send_header("Location", self.redirects[path])
+            handler.send_header("Content-Length", "0")
+            handler.end_headers()
+            return None
         data = self.served.get(path, files[path])
         asked = re.fullmatch(r"bytes=(\d+)-", handler.headers.get("Range") or "")
         start = int(asked[1]) if asked and not self.no_range else 0
@@ -128,6 +144,13 @@ class Hub:
             handler.wfile.write(data[start : start + cuts.pop(0)])
             handler.wfile.flush()
             handler.connection.shutdown(socket.SHUT_RDWR)
+            handler.close_connection = True
+        elif path in self.stalls:
+            handler.wfile.write(data[start : start + self.stalls[path]])
+            handler.wfile.flush()
+            self.stalled.set()
+            while path in self.stalls:
+                time.sleep(0.01)
             handler.close_connection = True
         else:
             handler.wfile.write(data[start:])

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from assets.conftest import checkpoint_files, safetensors_bytes
 from glimmer.assets import check_checkpoint
 from glimmer.assets.checkpoint import safetensors_shapes, select_files
 from glimmer.errors import DataError, IntegrityError
+
+from .conftest import checkpoint_files, safetensors_bytes
 
 Folder = Callable[..., Path]
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from assets.conftest import checkpoint_files, corpus_bytes, question_bytes
 from glimmer.assets import (
     fetch_checkpoint,
     fetch_corpus,
@@ -23,6 +22,8 @@ from glimmer.assets import (
     verify_manifest,
 )
 from glimmer.errors import ConfigError, DataError, GlimmerError, IntegrityError
+
+from .conftest import checkpoint_files, corpus_bytes, question_bytes
 
 Folder = Callable[..., Path]
 

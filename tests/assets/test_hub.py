@@ -3,14 +3,20 @@ from __future__ import annotations
 import fcntl
 import gzip
 import hashlib
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from assets.conftest import checkpoint_files, corpus_bytes, question_bytes
-from assets.hub_server import COMMIT, Hub
 from glimmer.assets import fetch_checkpoint, fetch_corpus, fetch_questions, verify_manifest
 from glimmer.errors import DataError, IntegrityError
+
+from .conftest import checkpoint_files, corpus_bytes, question_bytes, safetensors_bytes
+from .hub_server import COMMIT, Hub
 
 MODEL = "hub:owner/model"
 DATA = "hub:owner/data"
@@ -235,3 +241,79 @@ def test_two_downloads_into_one_folder(model: Hub, tmp_path: Path) -> None:
             fetch_checkpoint(MODEL, out, revision=COMMIT)
     # The lock of a process that ended is no obstacle.
     fetch_checkpoint(MODEL, out, revision=COMMIT)
+
+
+def test_a_kill_in_the_middle_resumes_at_the_byte(model: Hub, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    weights = safetensors_bytes({"a": [50_000]})
+    model.repos["model", "owner/model"][WEIGHTS] = weights
+    model.stalls[WEIGHTS] = 100_000
+    code = (
+        "import sys, huggingface_hub.constants as c; c.DOWNLOAD_CHUNK_SIZE = 20_000\n"
+        "from glimmer.assets import fetch_checkpoint\n"
+        "fetch_checkpoint(*sys.argv[1:3], revision=sys.argv[3])"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code, MODEL, str(out), COMMIT])
+    try:
+        assert model.stalled.wait(30)
+        # What the server has sent is not in the file at once.
+        deadline = time.monotonic() + 5
+        while not any(p.stat().st_size for p in stage(out).glob(f"{WEIGHTS}*.part")):
+            assert time.monotonic() < deadline and child.poll() is None
+            time.sleep(0.01)
+    finally:
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+    (part,) = stage(out).glob(f"{WEIGHTS}*.part")
+    received = part.stat().st_size
+    assert not (out / "manifest.json").exists()
+    model.stalls.clear()
+    model.requests.clear()
+    fetch_checkpoint(MODEL, out, revision=COMMIT)
+    assert verify_manifest(out)["files"][WEIGHTS]["bytes"] == len(weights)
+    assert model.bodies(WEIGHTS) == [f"bytes={received}-"]
+    assert model.bodies("config.json") == [], "a finished file is not fetched again"
+
+
+def test_a_content_network_gets_no_token_and_its_url_is_not_shown(
+    model: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = Hub()
+    try:
+        network.repos["model", "owner/model"] = model.repos["model", "owner/model"]
+        path = f"{network.url}/owner/model/resolve/{COMMIT}/{WEIGHTS}"
+        model.redirects[WEIGHTS] = f"{path}?Signature=do-not-show"
+        monkeypatch.setenv("HF_TOKEN", "hf_do_not_show")
+        network.cuts[WEIGHTS] = [100, *[0] * 10]
+        with pytest.raises(DataError) as caught:
+            fetch_checkpoint(MODEL, tmp_path / "out", revision=COMMIT)
+        assert "do-not-show" not in str(caught.value)
+        assert "hf_do_not_show" not in str(caught.value)
+        network.cuts.clear()
+        fetch_checkpoint(MODEL, tmp_path / "out", revision=COMMIT)
+        assert network.bodies(WEIGHTS)[-1] == "bytes=100-"
+        assert set(model.tokens) == {"Bearer hf_do_not_show"}
+        assert set(network.tokens) == {None}
+    finally:
+        network.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
+def test_a_disk_that_fills_during_a_download(model: Hub, tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    small = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]
+    if subprocess.run(small, capture_output=True).returncode != 0:
+        pytest.skip("no right to mount a small disk here")
+    files = model.repos["model", "owner/model"]
+    files[WEIGHTS] = safetensors_bytes({"a": [50_000]})
+    try:
+        with pytest.raises(DataError, match=f"{disk}.*disk is full"):
+            fetch_checkpoint(MODEL, disk / "out", revision=COMMIT)
+        assert not (disk / "out" / "manifest.json").exists()
+        assert (disk / ".out.incoming" / "config.json").exists(), "what is finished is kept"
+        subprocess.run(["mount", "-o", "remount,size=1m", str(disk)], check=True)
+        fetch_checkpoint(MODEL, disk / "out", revision=COMMIT)
+        verify_manifest(disk / "out")
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
