@@ -72,15 +72,9 @@ def _retrieval(config: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _rollouts(config: Mapping[str, Any]) -> Iterator[str]:
-    search, training = config["search"], config["training"]
+    search = config["search"]
     if search["max_new_tokens"] > search["max_rollout_tokens"]:
         yield (
             f"search.max_new_tokens: found {search['max_new_tokens']}, expected at most "
             f"search.max_rollout_tokens, which is {search['max_rollout_tokens']}."
-        )
-    rows = training["prompts_per_step"] * training["samples_per_prompt"]
-    if training["microbatch_rows"] > rows:
-        yield (
-            f"training.microbatch_rows: found {training['microbatch_rows']}, expected at most the "
-            f"{rows} rollouts of a step (prompts_per_step times samples_per_prompt)."
         )

@@ -287,4 +287,4 @@ def _dump(node: object) -> object:
         return (type(node).__name__, *kept)
     if isinstance(node, list):
         return tuple(_dump(item) for item in node)
-    return None if node is None else (type(node).__name__, repr(node))
+    return None if node is None else repr(node)

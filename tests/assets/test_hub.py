@@ -103,6 +103,14 @@ def test_a_killed_rename_downloads_nothing_again(model: Hub, tmp_path: Path) -> 
     verify_manifest(out)
 
 
+def test_a_leftover_of_another_commit_is_not_taken(model: Hub, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    stage(out).mkdir()
+    (stage(out) / "config.json").write_bytes(b'{"model_type": "muse_glimmer", "x": 1}')
+    fetch_checkpoint(MODEL, out, revision=COMMIT)
+    assert (out / "config.json").read_bytes() == checkpoint_files()["config.json"]
+
+
 def test_resume_where_the_server_knows_no_ranges(model: Hub, tmp_path: Path) -> None:
     model.cuts[WEIGHTS] = [100]
     model.no_range = True
