@@ -115,7 +115,7 @@ def test_padding_of_faiss_is_last_and_marked(world, monkeypatch):
 
     class Short:
         def search(self, queries, count, params):
-            return np.array([[0.5, 0.7, -3.4e38, -3.4e38]]), np.array([[3, 9, -1, -1]])
+            return np.array([[0.5, 0.7, 0.8, 0.8]]), np.array([[3, 9, -1, -1]])
 
     opened._faiss = Short()
     assert opened.candidates(np.zeros((1, 384)))[0].tolist() == [[9, 3, -1, -1]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -18,7 +19,14 @@ from aiohttp.test_utils import TestServer
 
 import glimmer
 from glimmer.errors import ConfigError, IntegrityError
-from glimmer.retrieval import SearchClient, SearchRefused, ServiceError, retrieval_service
+from glimmer.files import read_json, write_json
+from glimmer.retrieval import (
+    SearchClient,
+    SearchRefused,
+    ServiceError,
+    launch,
+    retrieval_service,
+)
 from glimmer.retrieval.launch import _check_elsewhere, _known_passages
 from glimmer.retrieval.settings import service_settings
 
@@ -62,7 +70,9 @@ def run(world, tmp_path, **settings):
 def running(world, tmp_path_factory):
     """One service for the tests that do no harm to it."""
     with run(world, tmp_path_factory.mktemp("running")) as url:
+        pid = info(url)["pid"]
         yield url
+    assert ended(pid)
 
 
 def test_answers_and_says_what_it_is(running, world):
@@ -79,9 +89,19 @@ def test_configured_url_is_checked_and_handed_out(running, world, tmp_path):
     assert not (tmp_path / "service.log").exists()
 
 
-def test_configured_url_of_another_index(running, small, tmp_path):
+@pytest.mark.parametrize("other", ["index", "model"])
+def test_configured_url_of_another_index_or_model(running, world, tmp_path, other):
+    index = tmp_path / "index"
+    shutil.copytree(world.index, index)
+    record = read_json(index / "index.json")
+    if other == "index":
+        record["index"]["sha256"] = "0" * 64
+    else:
+        record["model"]["query_prefix"] = "query: "
+    write_json(index / "index.json", record)
+    settings = {"url": running}
     with pytest.raises(ServiceError, match=r"retrieval\.url: .* serves the index"):
-        with run(small, tmp_path, url=running):
+        with retrieval_service(settings, index=index, corpus=world.corpus, log=tmp_path / "l"):
             pass
 
 
@@ -125,10 +145,18 @@ def test_service_says_why_it_does_not_start(small, tmp_path):
             pass
 
 
-def test_too_slow_to_start(world, tmp_path):
+def test_too_slow_to_start_and_taken_down(world, tmp_path, monkeypatch):
+    started = []
+
+    def start(*arguments, real=launch._start):
+        started.append(real(*arguments))
+        return started[0]
+
+    monkeypatch.setattr(launch, "_start", start)
     with pytest.raises(ServiceError, match=r"within 0\.1 s \(retrieval\.start_timeout_s\)"):
         with run(world, tmp_path, start_timeout_s=0.1):
             pass
+    assert started[0][0].returncode is not None
 
 
 def test_dies_in_the_middle(world, tmp_path):
