@@ -1,0 +1,72 @@
+"""From a checkpoint folder and the config section `renderer` to a renderer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from glimmer.errors import ConfigError, IntegrityError
+from glimmer.renderer.config import MuseGlimmerRendererConfig
+from glimmer.renderer.muse_glimmer import MuseGlimmerRenderer
+
+
+def load_tokenizer(checkpoint: Path) -> Any:
+    """transformers' tokenizer of a checkpoint folder, never from the network.
+
+    Raises:
+        IntegrityError: it cannot be read.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(checkpoint, local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise IntegrityError(
+            f"{checkpoint}: its tokenizer cannot be read ({error}). Fetch the checkpoint anew."
+        ) from error
+
+
+def load_renderer(
+    checkpoint: Path,
+    settings: Mapping[str, Any],
+    *,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+) -> Any:
+    """The renderer that the config names, over the checkpoint's tokenizer.
+
+    Args:
+        settings: config section `renderer`; `implementation` chooses between this project's
+            renderer and the one of the library `renderers`, if that has one for this model.
+        tools: schemas by which arguments of parsed calls are typed.
+
+    Raises:
+        ConfigError: the library has no renderer for this model.
+    """
+    tokenizer = load_tokenizer(checkpoint)
+    if settings["implementation"] == "library":
+        return _library_renderer(tokenizer, settings)
+    config = MuseGlimmerRendererConfig(
+        current_date=settings["current_date"],
+        knowledge_cutoff=settings["knowledge_cutoff"],
+        reasoning_strength=settings["reasoning_strength"],
+    )
+    return MuseGlimmerRenderer(tokenizer, config.with_tools(tools))
+
+
+def _library_renderer(tokenizer: Any, settings: Mapping[str, Any]) -> Any:
+    from renderers import config_from_name, create_renderer
+
+    try:
+        config = config_from_name("muse-glimmer")
+    except (KeyError, ValueError) as error:
+        raise ConfigError(
+            "renderer.implementation: found 'library', but the installed library `renderers` has "
+            "no renderer 'muse-glimmer'. Set it to 'glimmer'."
+        ) from error
+    kept = {
+        key: settings[key]
+        for key in ("current_date", "knowledge_cutoff", "reasoning_strength")
+        if key in type(config).model_fields
+    }
+    return create_renderer(tokenizer, type(config)(**kept))

@@ -1,0 +1,372 @@
+"""Muse Glimmer's conversation format, by hand: messages -> token ids, and back.
+
+Wire format (harmony channels, ATEM tool calls):
+
+    <|begin_of_text|>
+    <|start|>system<|message|>TEXT ... # Valid recipients: "self", "search.*", "user".<|eot|>
+    <|start|>user<|message|>QUESTION<|eot|>
+    <|start|>assistant to=self<|message|>REASONING<|eom|>
+    <|start|>assistant to=search<|message|><atem:function_calls>
+    <atem:invoke name="search">
+    <atem:parameter name="query">TEXT</atem:parameter>
+    </atem:invoke>
+    </atem:function_calls><|eot|>
+    <|start|>tool search<|message|><tool_output name="search">
+    RESULT
+    </tool_output><|eot|>
+    <|start|>assistant to=user<|message|>ANSWER<|eot|>
+
+`<|eom|>` ends a channel and the same speaker goes on; `<|eot|>` ends the turn. The prompt for the
+model ends in a bare `<|start|>assistant`: it writes the recipient itself. Special tokens cut the
+text before it is tokenised, so a piece between two of them may be tokenised alone, and the result
+is that of the whole string.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from renderers.base import (
+    ParsedResponse,
+    RenderedTokens,
+    extract_message_tool_names,
+    reject_assistant_in_extension,
+)
+
+from glimmer.renderer.config import MuseGlimmerRendererConfig
+from glimmer.renderer.parse import SpecialIds, parse_completion
+from glimmer.renderer.text import (
+    assistant_blocks,
+    content_text,
+    default_system_text,
+    system_tail,
+    system_text,
+    tool_name,
+    tool_parts,
+)
+
+Messages = Sequence[Mapping[str, Any]]
+_CACHED_TEXTS = 4096
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A stretch of text with one attribution; `special` marks a special token."""
+
+    text: str
+    message: int  # index of the message it belongs to, -1 for none
+    sampled: bool = False
+    content: bool = False
+    special: bool = False
+
+
+class MuseGlimmerRenderer:
+    """Renders and parses conversations of Muse Glimmer; follows the API of `renderers` 0.1.12.
+
+    Args:
+        tokenizer: transformers' fast tokenizer, with the format's special tokens.
+        config: see `MuseGlimmerRendererConfig`.
+
+    Raises:
+        ValueError: the tokenizer lacks a special token.
+    """
+
+    config_class = MuseGlimmerRendererConfig
+
+    def __init__(self, tokenizer: Any, config: MuseGlimmerRendererConfig) -> None:
+        self.tokenizer = self._tokenizer = tokenizer
+        self.config = config
+        self._specials = {
+            name: self._special_id(f"<|{name}|>")
+            for name in ("begin_of_text", "end_of_text", "start", "message", "eot", "eom")
+        }
+        self._encoded: dict[str, list[int]] = {}
+        self._parse_tools = json.loads(config.parse_tools_json)
+        self._descriptions = json.loads(config.tool_namespace_descriptions_json)
+
+    def _special_id(self, token: str) -> int:
+        found = self.tokenizer.convert_tokens_to_ids(token)
+        if not isinstance(found, int) or self.tokenizer.convert_ids_to_tokens(found) != token:
+            raise ValueError(
+                f"the tokenizer has no special token {token!r}: it is not one of Muse Glimmer's"
+            )
+        return found
+
+    # ---- render ----------------------------------------------------------------------------
+
+    def pieces(
+        self,
+        messages: Messages,
+        tools: Sequence[Mapping[str, Any]] | None,
+        add_generation_prompt: bool,
+    ) -> list[Piece]:
+        """The conversation as attributed text; joined, it is what the template gives."""
+        if not messages:
+            raise ValueError("messages: found none, expected at least one")
+        tools = list(tools or [])
+        out = [Piece("<|begin_of_text|>", -1, special=True)]
+        tail = system_tail(tools, self._descriptions)
+        strength = f"\n\nReasoning strength: {self.config.reasoning_strength}."
+        if not any(message.get("role") == "system" for message in messages):
+            text = default_system_text(self.config.knowledge_cutoff, self.config.current_date)
+            out += _block("system", [Piece(text + strength + tail, -1)], -1)
+        open_run = False  # an assistant block before this one ended with <|eom|>
+        for index, message in enumerate(messages):
+            role = message.get("role")
+            if role == "system":
+                text, has_strength = system_text(message, index)
+                body = [
+                    Piece(text, index, content=True),
+                    Piece(("" if has_strength else strength) + tail, index),
+                ]
+                out += _block("system", body, index)
+            elif role == "user":
+                text = content_text(message, index)
+                out += _block("user", [Piece(text, index, content=True)], index)
+            elif role == "tool":
+                out += self._tool_block(message, index, tool_name(message, messages))
+            elif role == "assistant":
+                following = messages[index + 1] if index + 1 < len(messages) else {}
+                goes_on = following.get("role") == "assistant"
+                out += self._assistant(message, index, goes_on, open_run)
+                open_run = out[-1].text == "<|eom|>"
+            if role != "assistant":
+                open_run = False
+        if add_generation_prompt:
+            out += [Piece("<|start|>", -1, special=True), Piece("assistant", -1)]
+        return out
+
+    @staticmethod
+    def _tool_block(message: Mapping[str, Any], index: int, name: str) -> list[Piece]:
+        before, body, after = tool_parts(message, index, name)
+        parts = [Piece(before, index), Piece(body, index, content=True), Piece(after, index)]
+        return _block(f"tool {name}", parts, index)
+
+    def _assistant(
+        self, message: Mapping[str, Any], index: int, goes_on: bool, open_run: bool
+    ) -> list[Piece]:
+        """All channels of one assistant message, attributed."""
+        everything = self.config.attribution == "sampled"
+        out: list[Piece] = []
+        for recipient, text, end in assistant_blocks(message, index, goes_on):
+            # The very first opener of a run stands in the prompt; the model writes later ones.
+            opener = everything and (open_run or bool(out))
+            header = everything
+            out += [
+                Piece("<|start|>", index, opener, opener, special=True),
+                Piece("assistant", index, opener, opener),
+                Piece(f" to={recipient}", index, header, header),
+                Piece("<|message|>", index, header, header, special=True),
+                Piece(text, index, True, True),
+                Piece(end, index, True, True, special=True),
+            ]
+        return out
+
+    def render(
+        self,
+        messages: Messages,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = False,
+    ) -> RenderedTokens:
+        """Token ids with, for each, its message, whether it is sampled, and whether it is content.
+
+        Raises:
+            ValueError: where the template raises; names message and field.
+        """
+        pieces = self.pieces(messages, tools, add_generation_prompt)
+        return self._tokens(pieces, messages)
+
+    def render_ids(
+        self,
+        messages: Messages,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = False,
+    ) -> list[int]:
+        """The token ids alone."""
+        ids: list[int] = []
+        for special, run in _runs(self.pieces(messages, tools, add_generation_prompt)):
+            if special:
+                ids.append(self._specials[run[0].text[2:-2]])
+            else:
+                ids.extend(self._encode("".join(piece.text for piece in run)))
+        return ids
+
+    def render_text(
+        self,
+        messages: Messages,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = False,
+    ) -> str:
+        """The conversation as text, byte for byte what the template gives."""
+        return "".join(p.text for p in self.pieces(messages, tools, add_generation_prompt))
+
+    def _encode(self, text: str) -> list[int]:
+        """Ids of a text between two special tokens. Callers must not change the list."""
+        found = self._encoded.get(text)
+        if found is None:
+            found = self.tokenizer.encode(text, add_special_tokens=False) if text else []
+            if len(self._encoded) >= _CACHED_TEXTS:
+                self._encoded.clear()
+            self._encoded[text] = found
+        return found
+
+    def _tokens(self, pieces: list[Piece], messages: Messages) -> RenderedTokens:
+        ids: list[int] = []
+        owners: list[Piece] = []
+        for special, run in _runs(pieces):
+            if special:
+                ids.append(self._specials[run[0].text[2:-2]])
+                owners.append(run[0])
+                continue
+            text = "".join(piece.text for piece in run)
+            encoded = self._encode(text)
+            ids.extend(encoded)
+            owners.extend(self._owners(text, encoded, [piece for piece in run if piece.text]))
+        return RenderedTokens(
+            token_ids=ids,
+            message_indices=[piece.message for piece in owners],
+            sampled_mask=[piece.sampled for piece in owners],
+            is_content=[piece.content for piece in owners],
+            message_roles=[message.get("role") or "" for message in messages],
+            message_tool_names=extract_message_tool_names(list(messages)),
+        )
+
+    def _owners(self, text: str, encoded: list[int], run: list[Piece]) -> list[Piece]:
+        """The piece that each token of `text` belongs to: the one its first character lies in."""
+        if len(run) == 1:
+            return run * len(encoded)
+        offsets = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        ends, total = [], 0
+        for piece in run:
+            total += len(piece.text)
+            ends.append(total)
+        owners, at = [], 0
+        for start, _ in offsets["offset_mapping"]:
+            while at + 1 < len(run) and start >= ends[at]:
+                at += 1
+            owners.append(run[at])
+        return owners
+
+    # ---- parse and bridge ------------------------------------------------------------------
+
+    def get_stop_token_ids(self) -> list[int]:
+        """Sampling stops after these. `<|eom|>` is none: the model goes on in another channel."""
+        return [self._specials["eot"], self._specials["end_of_text"]]
+
+    def parse_response(
+        self,
+        token_ids: list[int],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> ParsedResponse:
+        """Reasoning, answer and tool calls of a completion; total, see `glimmer.renderer.parse`.
+
+        Args:
+            tools: schemas that type the arguments; None takes the config's.
+        """
+        return parse_completion(
+            token_ids,
+            decode=lambda ids: self.tokenizer.decode(ids, skip_special_tokens=False),
+            specials=SpecialIds(**self._specials),
+            tools=self._parse_tools if tools is None else tools,
+        )
+
+    def bridge_to_next_turn(
+        self,
+        previous_prompt_ids: list[int],
+        previous_completion_ids: list[int],
+        new_messages: Messages,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> RenderedTokens | None:
+        """The next prompt: what was sampled, untouched, and the new messages behind it.
+
+        A completion without `<|eot|>` gets one. A tool message without name takes that of the call
+        it answers, by position.
+
+        Returns:
+            None where only a full render is right: no previous prompt, nothing new, an assistant
+            or system message among the new ones, or a user message under the retention
+            "tool_cycle".
+        """
+        roles = [message.get("role") for message in new_messages]
+        if (
+            not previous_prompt_ids
+            or not new_messages
+            or reject_assistant_in_extension(list(new_messages))
+            or any(role not in ("user", "tool") for role in roles)
+            or (self.config.thinking_retention == "tool_cycle" and "user" in roles)
+        ):
+            return None
+        sampled = list(previous_completion_ids)
+        stops = set(self.get_stop_token_ids())
+        end = next((i + 1 for i, token in enumerate(sampled) if token in stops), None)
+        sampled = sampled[:end] if end is not None else [*sampled, self._specials["eot"]]
+        names = self._answered_names(previous_completion_ids, new_messages)
+        pieces: list[Piece] = []
+        for index, message in enumerate(new_messages):
+            if message["role"] == "tool":
+                pieces += self._tool_block(message, index, names[index])
+            else:
+                text = content_text(message, index)
+                pieces += _block("user", [Piece(text, index, content=True)], index)
+        pieces += [Piece("<|start|>", -1, special=True), Piece("assistant", -1)]
+        new = self._tokens(pieces, new_messages)
+        known = len(previous_prompt_ids) + len(sampled)
+        return RenderedTokens(
+            token_ids=[*previous_prompt_ids, *sampled, *new.token_ids],
+            message_indices=[-1] * known + new.message_indices,
+            sampled_mask=[False] * (known + len(new.token_ids)),
+            is_content=[False] * known + new.is_content,
+            message_roles=new.message_roles,
+            message_tool_names=new.message_tool_names,
+        )
+
+    def _answered_names(self, completion: list[int], new_messages: Messages) -> list[str]:
+        """A name for each new message, "" for those that are no tool's."""
+        calls: list[str] | None = None
+        names, position = [], 0
+        for message in new_messages:
+            if message["role"] != "tool":
+                names.append("")
+                continue
+            name = tool_name(message, new_messages)
+            if not message.get("name") and not message.get("tool_call_id"):
+                if calls is None:
+                    calls = [c.name or "" for c in self.parse_response(completion).tool_calls]
+                name = calls[position] if position < len(calls) else name
+            names.append(name)
+            position += 1
+        return names
+
+
+def _block(role: str, body: list[Piece], message: int) -> list[Piece]:
+    """A block that no model writes: <|start|>ROLE<|message|>BODY<|eot|>."""
+    return [
+        Piece("<|start|>", message, special=True),
+        Piece(role, message),
+        Piece("<|message|>", message, special=True),
+        *body,
+        Piece("<|eot|>", message, special=True),
+    ]
+
+
+def _runs(pieces: list[Piece]):
+    """(special?, pieces): each special token alone, text between two of them together."""
+    run: list[Piece] = []
+    for piece in pieces:
+        if piece.special:
+            if run:
+                yield False, run
+                run = []
+            yield True, [piece]
+        else:
+            run.append(piece)
+    if run:
+        yield False, run

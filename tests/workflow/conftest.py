@@ -1,0 +1,131 @@
+"""Real DAGs: a copy of the tracked files, run by Snakemake in processes of their own."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+SETTINGS = {
+    "run": "t",
+    "recall": {"queries": 20},
+    "training": {
+        "steps": 2,
+        "prompts_per_step": 2,
+        "samples_per_prompt": 2,
+        "checkpoint_every": 1,
+    },
+    "parity": {"prompts": 4},
+    "evaluation": {"questions": 12, "batch": 6},
+    "report": {"resamples": 200},
+}
+
+
+class Workflow:
+    """One copy of the project with its own results."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @classmethod
+    def copy(cls, folder: Path, settings: dict, results: Path | None = None) -> "Workflow":
+        """The project's tracked and new files, copied; `results` of another copy come along."""
+        listed = subprocess.run(
+            ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+            cwd=ROOT,
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for name in filter(None, listed.split("\0")):
+            if not name.startswith(("tests/", "docs/results")) and (ROOT / name).is_file():
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(ROOT / name, folder / name)
+        if results is not None:
+            for name in ("results", ".snakemake"):
+                shutil.copytree(results / name, folder / name, symlinks=True)
+        (folder / "mine.yaml").write_text(yaml.safe_dump(settings))
+        return cls(folder)
+
+    def command(self, *arguments: str) -> list[str]:
+        return [
+            sys.executable,
+            "-m",
+            "snakemake",
+            "--configfile",
+            "mine.yaml",
+            "--nocolor",
+            *arguments,
+        ]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "PYTHONPATH": str(self.folder), "HF_HUB_OFFLINE": "1"}
+
+    def start(self, *arguments: str) -> subprocess.Popen:
+        """Snakemake in a process group of its own, for tests that kill it."""
+        return subprocess.Popen(
+            self.command(*arguments),
+            cwd=self.folder,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, *arguments: str, fails: bool = False) -> str:
+        """Run Snakemake to its end; its output. Asserts the exit status."""
+        done = subprocess.run(
+            self.command(*arguments),
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=280,
+        )
+        text = done.stdout + done.stderr
+        assert (done.returncode != 0) == fails, text[-4000:]
+        return text
+
+    def stale(self, *arguments: str) -> set[str]:
+        """Names of the rules that a run would execute now, targets without work apart."""
+        text = self.run("-n", *arguments)
+        table = re.search(r"^job +count\n-+ .*\n((?:.+\n)+?)total ", text, re.M)
+        names = {line.split()[0] for line in table.group(1).splitlines()} if table else set()
+        return names - {"all", "train", "heldout_report"}
+
+    def edit(self, name: str, old: str, new: str) -> None:
+        path = self.folder / name
+        text = path.read_text()
+        assert old in text, f"{name} has no {old!r}"
+        path.write_text(text.replace(old, new, 1))
+
+    def configure(self, **sections) -> None:
+        path = self.folder / "mine.yaml"
+        settings = yaml.safe_load(path.read_text())
+        for name, value in sections.items():
+            if isinstance(value, dict):
+                settings.setdefault(name, {}).update(value)
+            else:
+                settings[name] = value
+        path.write_text(yaml.safe_dump(settings))
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory) -> Workflow:
+    """A run of the whole pipeline; tests must leave it as it is and copy it instead."""
+    workflow = Workflow.copy(tmp_path_factory.mktemp("finished"), SETTINGS)
+    workflow.run()
+    return workflow
+
+
+@pytest.fixture
+def workflow(finished, tmp_path) -> Workflow:
+    """A copy of the finished run, results included, to edit."""
+    return Workflow.copy(tmp_path, SETTINGS, results=finished.folder)

@@ -1,0 +1,42 @@
+"""Rule report: everything measured -> report.html and provenance.json."""
+
+from pathlib import Path
+
+from glimmer.logs import setup
+
+setup(snakemake.log[0])
+
+from glimmer.config import read_yaml
+from glimmer.files import read_json, write_json
+from glimmer.heldout import write_report
+from glimmer.provenance import collect
+
+config = snakemake.params.settings
+provenance = collect(
+    repository=snakemake.params.repository,
+    lock=snakemake.params.lock,
+    seeds={name: config[name]["seed"] for name in ("training", "evaluation", "report")},
+    files={
+        "checkpoint": Path(snakemake.input.checkpoint[0]) / "model.safetensors",
+        "trained": Path(snakemake.input.final) / "model.safetensors",
+        "corpus": Path(snakemake.input.corpus),
+        "questions": Path(snakemake.input.questions),
+        "index": Path(snakemake.input.index[0]) / "index.json",
+        "before": Path(snakemake.input.before),
+        "after": Path(snakemake.input.after),
+        "metrics": Path(snakemake.input.metrics),
+    },
+)
+write_json(snakemake.output.provenance, provenance)
+write_report(
+    Path(snakemake.output.report),
+    paired=read_json(snakemake.input.paired),
+    before=Path(snakemake.input.before),
+    after=Path(snakemake.input.after),
+    metrics=Path(snakemake.input.metrics),
+    gates={Path(path).stem: Path(path) for path in snakemake.input.gates},
+    provenance=provenance,
+    config=config,
+    defaults=read_yaml(snakemake.params.defaults),
+    benchmarks=Path(snakemake.params.benchmarks),
+)
