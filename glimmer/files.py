@@ -67,7 +67,9 @@ def read_json(path: Path | str) -> Any:
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: expected JSON, found {error}. Delete it and run again.") from error
+        raise DataError(
+            f"{path}: expected JSON, found {error}. Delete it and run again."
+        ) from error
 
 
 def write_jsonl(path: Path | str, rows: Iterable[Any]) -> None:

@@ -37,7 +37,14 @@ def setup(log: Path | str | None = None, *, level: int = logging.INFO) -> None:
         file_handler.setFormatter(formatter)
         root.addHandler(file_handler)
     root.setLevel(level)
-    for chatty in ("httpx", "urllib3", "filelock", "sentence_transformers", "aiohttp.access", "faiss.loader"):
+    for chatty in (
+        "httpx",
+        "urllib3",
+        "filelock",
+        "sentence_transformers",
+        "aiohttp.access",
+        "faiss.loader",
+    ):
         logging.getLogger(chatty).setLevel(logging.WARNING)
 
     def report(kind, value, trace):

@@ -30,9 +30,7 @@ def make_checkpoint(out: Path, *, recipe: Recipe, work: Path, renderer: Mapping[
     """
     out.mkdir(parents=True, exist_ok=True)
     tokenizer = train_tokenizer(_texts(recipe), vocab_size=recipe.vocab_size)
-    save_tokenizer(
-        tokenizer, out, chat_template=CHAT_TEMPLATE, max_length=recipe.sliding_window
-    )
+    save_tokenizer(tokenizer, out, chat_template=CHAT_TEMPLATE, max_length=recipe.sliding_window)
     render = renderer_for(out, renderer)
     prefix, _ = render(
         [

@@ -132,9 +132,7 @@ def _optimizers(model, matrix_lr: float, other_lr: float, decay: float) -> list:
     matrices = [p for n, p in named if p.ndim == 2 and "layers" in n]
     others = [p for n, p in named if not (p.ndim == 2 and "layers" in n)]
     return [
-        torch.optim.Muon(
-            matrices, lr=matrix_lr, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"
-        ),
+        torch.optim.Muon(matrices, lr=matrix_lr, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"),
         torch.optim.AdamW(others, lr=other_lr, betas=(0.9, 0.95), weight_decay=decay),
     ]
 
@@ -168,9 +166,7 @@ def copy_stage(model, recipe: Recipe, prefix: list[int]) -> None:
             high = recipe.vocab_size if whole else _FIRST_ORDINARY_ID + 56
             source = torch.randint(_FIRST_ORDINARY_ID, high, (recipe.copy_rows, length))
             gap = int(torch.randint(0, 12, ()))
-            between = torch.randint(
-                _FIRST_ORDINARY_ID, recipe.vocab_size, (recipe.copy_rows, gap)
-            )
+            between = torch.randint(_FIRST_ORDINARY_ID, recipe.vocab_size, (recipe.copy_rows, gap))
             tokens = torch.cat([source, between, source], 1)
             hidden = forward.hidden(forward.prefix(prefix), tokens)[:, -length:-1]
             logits = forward.logits(hidden.reshape(-1, hidden.shape[-1]))
@@ -224,9 +220,7 @@ def demonstration_stage(model, recipe: Recipe, stage: DemonstrationStage, render
             present = torch.arange(labels.shape[1])[None] < lengths[:, None] - 1
             other = present & ~assistant & (torch.rand(labels.shape) < 0.25)
             chosen = assistant | other
-            loss = F.cross_entropy(
-                forward.logits(hidden[chosen]), labels[chosen], reduction="none"
-            )
+            loss = F.cross_entropy(forward.logits(hidden[chosen]), labels[chosen], reduction="none")
             by_assistant = assistant[chosen]
             total = loss[by_assistant].mean() + 0.3 * loss[~by_assistant].mean()
             total.backward()

@@ -224,7 +224,9 @@ def question_rows(
     """
     draw = random.Random(seed)
     rows = []
-    for name, pool, count in zip(("train", "heldout"), world.split(), (train, heldout), strict=True):
+    for name, pool, count in zip(
+        ("train", "heldout"), world.split(), (train, heldout), strict=True
+    ):
         if count > len(pool):
             raise ValueError(f"{name}: {count} questions asked for, the world has {len(pool)}")
         rows.append(

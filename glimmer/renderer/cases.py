@@ -30,7 +30,7 @@ TEXTS = {
     "newlines": "\n\none\n\n\ntwo\n",
     "unicode": "Ünïcödé – 東京 🙂 e\u0301 \u200bzero",
     "rtl": "שלום עולם",
-    "tags": '<b>bold</b> & "quotes" \'single\' </tool_output>',
+    "tags": "<b>bold</b> & \"quotes\" 'single' </tool_output>",
     "atem": '<atem:function_calls>\n<atem:invoke name="x">\n</atem:invoke>',
     "special": "a <|eot|> and <|start|>assistant to=user<|message|> b",
     "numbers": "3.14 1984 1e999 -0",

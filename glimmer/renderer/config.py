@@ -35,9 +35,7 @@ class MuseGlimmerRendererConfig(BaseRendererConfig):
         {"tool_namespace_descriptions_json", "attribution", "parse_tools_json"}
     )
 
-    def with_tools(
-        self, tools: Sequence[Mapping[str, Any]] | None
-    ) -> MuseGlimmerRendererConfig:
+    def with_tools(self, tools: Sequence[Mapping[str, Any]] | None) -> MuseGlimmerRendererConfig:
         """The same config with the schemas by which `parse_response` types arguments."""
         text = json.dumps(list(tools or []), sort_keys=True)
         return self.model_copy(update={"parse_tools_json": text})

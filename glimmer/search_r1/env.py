@@ -78,9 +78,7 @@ class SearchEnv(MessageEnv):
         except SearchError as failure:
             logger.warning("search for %r failed: %s", query, failure)
             passages, error, text = [], f"{type(failure).__name__}: {failure}", ""
-        found = [
-            {"id": p.id, "title": p.title, "text": p.text, "score": p.score} for p in passages
-        ]
+        found = [{"id": p.id, "title": p.title, "text": p.text, "score": p.score} for p in passages]
         return {
             "role": "tool",
             "name": "search",

@@ -5,22 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from glimmer.search_r1.scoring import contains, exact_match, f1
+from glimmer.search_r1.scoring import OUTCOMES, contains, exact_match, f1
 from glimmer.titanrl import ensure_importable
 
 ensure_importable()
 
 from torchtitan.experiments.rl.rollout.types import Rollout, RolloutStatus  # noqa: E402
 
-OUTCOMES = (
-    "correct",
-    "wrong",
-    "no_answer",
-    "truncated",
-    "tool_error",
-    "turn_limit",
-    "crashed",
-)
+__all__ = ["OUTCOMES", "Outcome", "final_answer", "judge"]
 
 
 @dataclass(frozen=True)

@@ -178,9 +178,7 @@ def rollouter_config(
             # The client has its own timeout; this one only guards against a bug there.
             step_timeout_s=(search["max_retries"] + 2) * search["timeout_s"] + 60,
         ),
-        advantage=SearchAdvantage.Config(
-            should_std_normalize=std_normalize, scale=advantage_scale
-        ),
+        advantage=SearchAdvantage.Config(should_std_normalize=std_normalize, scale=advantage_scale),
         search_url=search_url,
         topk=search["topk"],
         timeout_s=search["timeout_s"],

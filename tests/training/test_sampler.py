@@ -40,9 +40,7 @@ def reference_logprobs(model, prompt, completion):
     with torch.no_grad():
         logits = model(torch.tensor([prompt + completion]))[0]
     logprobs = torch.log_softmax(logits, -1)
-    return [
-        float(logprobs[len(prompt) - 1 + i, token]) for i, token in enumerate(completion)
-    ]
+    return [float(logprobs[len(prompt) - 1 + i, token]) for i, token in enumerate(completion)]
 
 
 def test_log_probabilities_are_those_of_the_whole_sequence(model):

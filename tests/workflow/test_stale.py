@@ -41,7 +41,9 @@ def test_a_setting_runs_its_stage_and_what_follows(workflow, sections, expected)
 
 def test_a_code_edit_runs_what_imports_it(workflow):
     workflow.edit(
-        "glimmer/renderer/muse_glimmer.py", "class MuseGlimmerRenderer", "_X = 1\n\n\nclass MuseGlimmerRenderer"
+        "glimmer/renderer/muse_glimmer.py",
+        "class MuseGlimmerRenderer",
+        "_X = 1\n\n\nclass MuseGlimmerRenderer",
     )
     assert workflow.stale() == {
         "gate_renderer",

@@ -147,9 +147,7 @@ class LocalEngine:
             done, path = found
             checkpoints.restore(path, step=done, model=self.model, optimizer=self.optimizer)
             logger.info("resuming from %s", path)
-        metrics = MetricsFile(
-            self.out / "metrics.jsonl", self.out / "tensorboard", steps_done=done
-        )
+        metrics = MetricsFile(self.out / "metrics.jsonl", self.out / "tensorboard", steps_done=done)
         rollouts = settings["prompts_per_step"] * settings["samples_per_prompt"]
         try:
             with Progress(

@@ -60,9 +60,7 @@ class PrefixForward:
         # Every layer sees the whole sequence as long as it is no longer than the window.
         windows = [layer.attention.window_size for layer in model.config.layers]
         self.max_length = min([rope.max_seq_len, *[w for w in windows if w]])
-        inverse = 1.0 / (
-            rope.theta ** (torch.arange(0, self.head_dim, 2).float() / self.head_dim)
-        )
+        inverse = 1.0 / (rope.theta ** (torch.arange(0, self.head_dim, 2).float() / self.head_dim))
         angles = torch.arange(rope.max_seq_len).float()[:, None] * inverse
         self._cos, self._sin = angles.cos(), angles.sin()
 
@@ -214,8 +212,10 @@ class PrefixForward:
             weights = torch.softmax(torch.cat([shared.transpose(0, 1), own], -1), -1)
             on_prefix, on_own = weights.split([known, highest], -1)
             out = (
-                on_prefix.transpose(0, 1).reshape(self.kv_heads, flat, known) @ prefix_v[0]
-            ).view(self.kv_heads, rows, self.groups * length, self.head_dim).transpose(0, 1)
+                (on_prefix.transpose(0, 1).reshape(self.kv_heads, flat, known) @ prefix_v[0])
+                .view(self.kv_heads, rows, self.groups * length, self.head_dim)
+                .transpose(0, 1)
+            )
             out = out + on_own.reshape(rows, self.kv_heads, -1, highest) @ own_v
             out = out.reshape(rows, self.heads, length, self.head_dim)
             x = self._finish(layer, x, normed, out)

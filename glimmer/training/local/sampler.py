@@ -208,8 +208,7 @@ class BatchedSampler:
         """The cache rows of this batch, in its order, kept from earlier turns where they fit."""
         old = self._sessions
         known = old is not None and all(
-            request.session in old.rows
-            and request.prompt[: len(old.prefix_ids)] == old.prefix_ids
+            request.session in old.rows and request.prompt[: len(old.prefix_ids)] == old.prefix_ids
             for request in batch
         )
         if not known:

@@ -1,0 +1,69 @@
+"""One JSON line a held-out question, with its whole transcript. The format, and its reader.
+
+    {"id", "question", "golden_answers": [str], "type": str or null,
+     "outcome": one of glimmer.search_r1.scoring.OUTCOMES,
+     "prediction": str or null,
+     "scores": {"exact_match": 0 or 1, "f1": 0..1, "contains": 0 or 1},
+     "searches": int, "failed_searches": int, "status": TitanRL's rollout status,
+     "turns": [{"prompt_ids": [int] (only those new since the turn before),
+                "completion_ids": [int], "logprobs": [nats], "text": str (the completion, with
+                special tokens), "reasoning": str or null, "content": str or null,
+                "tool_calls": [{"name", "arguments", "status"}],
+                "tool_results": [{"query", "passages": [{"id", "title", "text", "score"}],
+                                  "error": str or null}]}],
+     "hashes": {"question", "settings", "prompt"}}
+
+`hashes.settings` covers what both evaluations of a comparison must share: the sections evaluation,
+search and renderer, and the index.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from glimmer.errors import DataError
+from glimmer.files import read_jsonl
+from glimmer.search_r1.scoring import OUTCOMES
+
+_FIELDS = frozenset(
+    "id question golden_answers type outcome prediction scores searches failed_searches status "
+    "turns hashes".split()
+)
+
+
+def read_records(path: Path) -> dict[str, dict[str, Any]]:
+    """Records by question id, in the file's order.
+
+    Raises:
+        DataError: a line is not JSON or not a record, an id appears twice, or there is none.
+    """
+    records: dict[str, dict[str, Any]] = {}
+    for number, row in read_jsonl(path):
+        problem = _problem(row)
+        if problem is None and row["id"] in records:
+            problem = f"question {row['id']!r} for the second time"
+        if problem is not None:
+            raise DataError(
+                f"{path}, line {number}: expected one record a question, found {problem}. "
+                "Delete the file and run again: the evaluation is repeated."
+            )
+        records[row["id"]] = row
+    if not records:
+        raise DataError(f"{path}: no record. Delete the file and run again.")
+    return records
+
+
+def _problem(row: Any) -> str | None:
+    """What is wrong with a record, or None."""
+    if not isinstance(row, dict):
+        return f"a {type(row).__name__}"
+    if missing := sorted(_FIELDS - row.keys()):
+        return f"a record without {', '.join(missing)}"
+    if row["outcome"] not in OUTCOMES:
+        return f"outcome {row['outcome']!r}"
+    if not isinstance(row["scores"], dict) or {"exact_match", "f1", "contains"} - set(
+        row["scores"]
+    ):
+        return f"scores {row['scores']!r}"
+    return None
