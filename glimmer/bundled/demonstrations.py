@@ -36,7 +36,10 @@ class WorldSearch:
         from sklearn.feature_extraction.text import TfidfVectorizer
 
         self._entities = world.entities
-        self._vectorizer = TfidfVectorizer(token_pattern=r"\w+", dtype=np.float32)
+        self._vectorizer = TfidfVectorizer(
+            token_pattern=r"\w+",  # noqa: S106 - a regular expression
+            dtype=np.float32,
+        )
         self._matrix = self._vectorizer.fit_transform(e.contents for e in world.entities)
 
     def __call__(self, query: str, topk: int) -> list[Entity]:

@@ -27,9 +27,10 @@ from glimmer.training.local.engine import TokenBatch, logits_of_sampled
 from glimmer.training.local.forward import PrefixForward, common_prefix, pad_rows
 from glimmer.training.local.model import load_model, max_entropy, read_text_config
 from glimmer.training.local.sampler import BatchedSampler, SamplingConfig
-
-_CONTROL_NOISE = 0.01  # relative noise on the weights of the negative control
 from glimmer.verdict import settle
+
+_INCOMPARABLE = 1e9  # for rows of unequal length; JSON has no infinity
+_CONTROL_NOISE = 0.01  # relative noise on the weights of the negative control
 
 
 def check_logprobs(
@@ -185,11 +186,11 @@ def sampler_logprobs(
 
 
 def largest_difference(a: list[list[float]], b: list[list[float]]) -> float:
-    """Largest absolute difference of two ragged lists; rows of unequal length count as infinite."""
+    """Largest absolute difference of two ragged lists; 1e9 for rows of unequal length."""
     worst = 0.0
     for x, y in zip(a, b, strict=True):
         if len(x) != len(y):
-            return float(1e9)
+            return _INCOMPARABLE
         worst = max([worst, *(abs(p - q) for p, q in zip(x, y, strict=True))])
     return worst
 

@@ -90,7 +90,8 @@ def check_model(
     settle(
         verdict,
         out,
-        meaning="torchtitan's model is not transformers' model: a trained checkpoint would not be what is loaded elsewhere.",
+        meaning="torchtitan's model is not transformers' model: a trained checkpoint would not be "
+        "what is loaded elsewhere.",
     )
     return verdict
 

@@ -88,7 +88,7 @@ class SearchClient:
         self.url, self.topk, self.timeout_s = url, topk, timeout_s
         self.max_retries, self.backoff_s = max_retries, backoff_s
         self._max_connections = max_connections
-        self._random = random.Random(seed)  # noqa: S311  (jitter, no secret)
+        self._random = random.Random(seed)
         self._session: aiohttp.ClientSession | None = None
         self.counts: Counter[str] = Counter(requests=0, searches=0, failed=0, retried=0, timeouts=0)
         self.latencies: list[float] = []

@@ -32,7 +32,7 @@ class MetricsFile:
                     kept.append(row)
             self.rows = kept
         write_jsonl(path, self.rows)
-        self._handle = open(path, "a", encoding="utf-8")  # noqa: SIM115 - closed by close()
+        self._handle = open(path, "a", encoding="utf-8")
         from torch.utils.tensorboard import SummaryWriter
 
         self._writer = SummaryWriter(str(tensorboard), purge_step=steps_done + 1)

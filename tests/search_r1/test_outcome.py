@@ -2,10 +2,10 @@
 
 import pytest
 from renderers.base import ParsedToolCall
-
-from glimmer.search_r1.outcome import OUTCOMES, judge
 from torchtitan.experiments.rl.rollout.types import Rollout, RolloutStatus, RolloutTurn
 from torchtitan.experiments.rl.types import RolloutTurnID
+
+from glimmer.search_r1.outcome import OUTCOMES, judge
 
 CALL = ParsedToolCall(raw="", name="search", arguments={"query": "x"})
 

@@ -3,8 +3,6 @@
 import json
 
 import pytest
-
-from glimmer.search_r1.recipe import QuestionDataset, SearchAdvantage
 from torchtitan.experiments.rl.rollout.types import (
     Rollout,
     RolloutGroup,
@@ -12,6 +10,8 @@ from torchtitan.experiments.rl.rollout.types import (
     RolloutTurn,
 )
 from torchtitan.experiments.rl.types import RolloutTurnID
+
+from glimmer.search_r1.recipe import QuestionDataset, SearchAdvantage
 
 
 def group(rewards, failed=()):

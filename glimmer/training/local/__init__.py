@@ -1,1 +1,1 @@
-"""The CPU engine: torchtitan's Muse Glimmer, a batched sampler and a GRPO trainer in one process."""
+"""The CPU engine: torchtitan's Muse Glimmer, a batched sampler, GRPO in one process."""

@@ -15,9 +15,14 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from glimmer.training.local.forward import PrefixForward, PrefixKV, RowCache, common_prefix
-from glimmer.training.local.forward import pad_rows
 from glimmer.titanrl import ensure_importable
+from glimmer.training.local.forward import (
+    PrefixForward,
+    PrefixKV,
+    RowCache,
+    common_prefix,
+    pad_rows,
+)
 
 ensure_importable()
 
