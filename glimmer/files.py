@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -12,6 +13,35 @@ from pathlib import Path
 from typing import Any
 
 from glimmer.errors import DataError
+
+_REASONS = {
+    errno.ENOSPC: "the disk is full. Free some space",
+    errno.EDQUOT: "the disk quota is used up. Free some space",
+    errno.EACCES: "no permission. Correct the permissions of the file and its folder",
+    errno.EPERM: "no permission. Correct the permissions of the file and its folder",
+    errno.EROFS: "the file system is read-only. Choose another results folder",
+    errno.ENOTDIR: "a part of this path is a file, not a folder. Correct the path",
+    errno.EISDIR: "this is a folder, expected a file. Remove it",
+    errno.ENAMETOOLONG: "the path is too long. Choose a shorter results folder",
+}
+
+
+def disk_reason(error: OSError) -> str | None:
+    """Why the file system refused, and the way out, in words; None for other errors."""
+    return _REASONS.get(error.errno or 0)
+
+
+@contextlib.contextmanager
+def disk_errors(path: Path, doing: str) -> Iterator[None]:
+    """Turn an `OSError` of the file system into a `DataError` that names `path` and a way out."""
+    try:
+        yield
+    except OSError as error:
+        place = error.filename or path
+        reason = disk_reason(error) or f"{error}. Check the disk"
+        raise DataError(
+            f"{place}: {doing} failed: {reason}, and run again; what is finished is kept."
+        ) from error
 
 
 def sha256_file(path: Path | str) -> str:

@@ -8,6 +8,7 @@ import traceback
 from pathlib import Path
 
 from glimmer.errors import GlimmerError
+from glimmer.files import disk_reason
 
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
@@ -21,7 +22,7 @@ def setup(log: Path | str | None = None, *, level: int = logging.INFO) -> None:
     """Send log lines to stderr and, if given, to the file `log`; route uncaught exceptions there.
 
     A `GlimmerError` is shown on the terminal as its message alone, with the traceback only in the
-    file: it is about the input, not about the code.
+    file: it is about the input, not about the code. So is a full disk or a missing permission.
     """
     root = logging.getLogger()
     for handler in list(root.handlers):
@@ -55,8 +56,15 @@ def setup(log: Path | str | None = None, *, level: int = logging.INFO) -> None:
         if file_handler is not None:
             file_handler.stream.write(text)
             file_handler.flush()
+        reason = disk_reason(value) if isinstance(value, OSError) else None
         if issubclass(kind, GlimmerError):
             print(f"{kind.__name__}: {value}", file=sys.stderr)
+        elif reason is not None:
+            print(
+                f"{kind.__name__}: {value.filename or 'a file'}: {reason}, and run again; what is "
+                "finished is kept.",
+                file=sys.stderr,
+            )
         else:
             sys.stderr.write(text)
 

@@ -27,7 +27,7 @@ rule corpus:
         manifest=f"{CORPUS}/manifest.json",
     params:
         settings=settings("corpus"),
-        source=source_state(config["corpus"]["source"]),
+        source=source_state(config["corpus"]["source"], [config["corpus"]["filename"]]),
         code=code("fetch_corpus.py", "glimmer.assets.fetch"),
     resources:
         mem_mb=2000,
@@ -49,7 +49,10 @@ rule questions:
         manifest=f"{QUESTIONS}/manifest.json",
     params:
         settings=settings("questions"),
-        source=source_state(config["questions"]["source"]),
+        source=source_state(
+            config["questions"]["source"],
+            [config["questions"]["train"], config["questions"]["heldout"]],
+        ),
         code=code("fetch_questions.py", "glimmer.assets.fetch"),
     resources:
         mem_mb=1000,

@@ -8,7 +8,7 @@ try:
     import glimmer
 except ImportError as error:
     raise WorkflowError(
-        f"{error}. The library is not installed in this Python: run `make .venv` and use "
+        f"{error}. The library is not installed in this Python: run `make .venv/installed` and use "
         ".venv/bin/snakemake, or `pip install --no-deps -e .`."
     )
 from glimmer.assets import source_state
@@ -47,7 +47,12 @@ def settings(*names, drop=OPERATIONAL):
 
 def code(script, *modules):
     """Fingerprint of a rule's script and the glimmer code behind it, comments left out."""
-    return fingerprint(*modules, scripts=[Path(workflow.basedir) / "workflow_scripts" / script])
+    try:
+        return fingerprint(
+            *modules, scripts=[Path(workflow.basedir) / "workflow_scripts" / script]
+        )
+    except GlimmerError as error:
+        raise WorkflowError(str(error))
 
 
 def index_mem_mb(wildcards, input):

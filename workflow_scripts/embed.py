@@ -15,8 +15,10 @@ embed_shard(
     shard=int(snakemake.wildcards.i),
     num_shards=int(snakemake.wildcards.n),
     model=chosen["model"],
+    revision=chosen["revision"],
     batch_size=chosen["batch_size"],
     max_length=chosen["max_length"],
     device=chosen["device"],
     threads=snakemake.threads,
+    code=snakemake.params.code,
 )

@@ -21,5 +21,6 @@ evaluate(
     retrieval=snakemake.config["retrieval"],
     renderer=sections["renderer"],
     threads=snakemake.params.threads,
+    code=snakemake.params.code,
     service_log=Path(snakemake.log[0]).with_suffix(".service.log"),
 )

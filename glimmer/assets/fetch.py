@@ -23,14 +23,13 @@ from glimmer.assets.manifest import (
     MANIFEST,
     check_name,
     check_pins,
-    disk_errors,
     read_manifest,
     write_manifest,
 )
 from glimmer.assets.questions import validate_questions
 from glimmer.assets.sources import Source, copy_file, list_folder, parse_source, promised
 from glimmer.errors import ConfigError, DataError, GlimmerError, IntegrityError
-from glimmer.files import atomic_path
+from glimmer.files import atomic_path, disk_errors
 from glimmer.logs import get_logger
 
 logger = get_logger(__name__)

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from glimmer.assets.manifest import check_file, disk_errors
+from glimmer.assets.manifest import check_file
 from glimmer.assets.sources import Source
 from glimmer.errors import DataError, IntegrityError
-from glimmer.files import sha256_file
+from glimmer.files import disk_errors, sha256_file
 from glimmer.logs import get_logger
 from glimmer.progress import Progress
 

@@ -9,10 +9,8 @@ assets have equal manifests. A folder that is copied from may carry one too (`fi
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -22,29 +20,6 @@ from glimmer.files import read_json, sha256_file, write_json
 MANIFEST = "manifest.json"
 FORMAT = 1
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_REASONS = {
-    errno.ENOSPC: "the disk is full. Free some space",
-    errno.EDQUOT: "the disk quota is used up. Free some space",
-    errno.EACCES: "no permission. Correct the permissions of the file and its folder",
-    errno.EPERM: "no permission. Correct the permissions of the file and its folder",
-    errno.EROFS: "the file system is read-only. Choose another results folder",
-    errno.ENOTDIR: "a part of this path is a file, not a folder. Correct the path",
-    errno.EISDIR: "this is a folder, expected a file. Remove it",
-    errno.ENAMETOOLONG: "the path is too long. Choose a shorter results folder",
-}
-
-
-@contextlib.contextmanager
-def disk_errors(path: Path, doing: str) -> Iterator[None]:
-    """Turn an `OSError` of the file system into a `DataError` that names `path` and a way out."""
-    try:
-        yield
-    except OSError as error:
-        place = error.filename or path
-        reason = _REASONS.get(error.errno or 0, f"{error}. Check the disk")
-        raise DataError(
-            f"{place}: {doing} failed: {reason}, and run again; what is finished is kept."
-        ) from error
 
 
 def write_manifest(

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from glimmer.assets.manifest import MANIFEST, check_file, check_name, disk_errors, read_manifest
+from glimmer.assets.manifest import MANIFEST, check_file, check_name, read_manifest
 from glimmer.errors import ConfigError, DataError, IntegrityError
-from glimmer.files import atomic_path, sha256_file
+from glimmer.files import atomic_path, disk_errors, sha256_file
 
 RESOURCES = Path(__file__).resolve().parents[2] / "resources"
 _HASHED_AT_START = 64 << 20

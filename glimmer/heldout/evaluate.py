@@ -51,15 +51,18 @@ def evaluate(
     retrieval: Mapping[str, Any],
     renderer: Mapping[str, Any],
     threads: int,
+    code: str,
     service_log: Path,
 ) -> None:
     """Write `out`, one JSON line a question.
 
     Finished batches are kept beside `out` and not done again after a kill, as long as checkpoint,
-    questions and settings are the same.
+    questions, settings and code are the same.
 
     Args:
         settings, search, retrieval, renderer: config sections (`settings` is `evaluation`).
+        threads: of torch.
+        code: fingerprint of the code that evaluates.
     """
     from glimmer.renderer import load_renderer
     from glimmer.retrieval import retrieval_service
@@ -80,7 +83,8 @@ def evaluate(
     }
     settings_hash = sha256_json(shared)
     identity = sha256_json(
-        {**shared, "checkpoint": sha256_file(checkpoint / "model.safetensors")}
+        {**shared, "threads": threads, "code": code}
+        | {"checkpoint": sha256_file(checkpoint / "model.safetensors")}
         | {"questions": [q.id for q in chosen], "file": sha256_file(questions)}
     )
     part = out.with_name(f".{out.name}.part")

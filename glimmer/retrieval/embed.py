@@ -51,6 +51,7 @@ def embed_shard(
     device: str = "cpu",
     threads: int = 1,
     revision: str | None = None,
+    code: str = "",
     encoder: Encoder | None = None,
 ) -> dict[str, Any]:
     """Embed one shard of a corpus into `out` (.npy) and `out` with suffix .json; resumes.
@@ -66,6 +67,7 @@ def embed_shard(
         device: torch device.
         threads: batches worked on at a time on a CPU; the bytes do not depend on it.
         revision: the full commit, if `model` is on the hub.
+        code: fingerprint of the code that embeds; rows of other code are not gone on from.
         encoder: a loaded model to use instead of loading `model` (tests, several shards at once).
 
     Returns:
@@ -112,7 +114,7 @@ def embed_shard(
             if out.exists() and not part.exists():
                 os.replace(out, part)
             began = time.perf_counter()
-            done, truncated = _fill(corpus, part, lines, scan.offsets, encoder, making)
+            done, truncated = _fill(corpus, part, lines, scan.offsets, encoder, making, code)
             seconds = max(time.perf_counter() - began, 1e-9)
             record = {
                 "file": out.name,
@@ -150,12 +152,13 @@ def _fill(
     offsets: np.ndarray,
     encoder: Encoder,
     making: dict[str, Any],
+    code: str,
 ) -> tuple[int, int]:
     """Append the rows that `part` lacks; (rows embedded by this call, passages cut in all)."""
     start, stop = making["start"], making["stop"]
     block_rows = making["batch_size"] * _BATCHES_A_BLOCK
     resumed, truncated = _finished_rows(
-        lines, part, making, stop - start, encoder.identity.dimension
+        lines, part, making | {"code": code}, stop - start, encoder.identity.dimension
     )
     store = PassageStore(corpus, offsets)
     what = f"embedding {part.name.removeprefix('.').removesuffix('.npy.part')}"

@@ -10,8 +10,8 @@ from typing import Any
 from glimmer.errors import ConfigError
 from glimmer.files import sha256_file, sha256_json
 
-# Settings of a search that can fail it but not change its result.
-OPERATIONAL = ("timeout_s", "max_retries")
+# Settings that can stop a run but not change its result.
+OPERATIONAL = ("timeout_s", "max_retries", "keep_checkpoints", "max_failed_search_fraction")
 
 
 def decisive(search: Mapping[str, Any]) -> dict[str, Any]:
@@ -32,19 +32,22 @@ def train(
     retrieval: Mapping[str, Any],
     renderer: Mapping[str, Any],
     threads: int,
+    code: str,
     service_log: Path,
 ) -> None:
-    """Train and write `out/metrics.jsonl`, `out/checkpoints/`, `out/tensorboard/`, `out/final/`.
+    """Train and write `out/metrics.jsonl` and `out/final/`.
 
-    Resumes from the newest whole checkpoint in `out` if it was made under the same settings, data
-    and start.
+    What a run needs to go on stands in `out/checkpoints/<key>/`, its TensorBoard events in
+    `out/tensorboard/<key>/`; the key is of settings, code, data and start. So a run resumes its own
+    checkpoints only, and those of other settings stay.
 
     Args:
         settings, search, retrieval, renderer: config sections.
         threads: of torch.
+        code: fingerprint of the code that trains.
 
     Raises:
-        ConfigError: unknown engine, or checkpoints of other settings.
+        ConfigError: unknown engine.
         GlimmerError: unreadable input, a service that does not start, or a guard that stopped
             the run.
     """
@@ -63,9 +66,11 @@ def train(
     use_threads(threads)
     settings_hash = sha256_json(
         {
-            "training": {**settings, "keep_checkpoints": None},
+            "training": {k: v for k, v in settings.items() if k not in OPERATIONAL},
             "search": decisive(search),
             "renderer": dict(renderer),
+            "threads": threads,
+            "code": code,
             "checkpoint": sha256_file(checkpoint / "model.safetensors"),
             "questions": sha256_file(train_questions),
             "index": sha256_file(index / "index.json"),

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from glimmer.files import write_jsonl
 from glimmer.logs import get_logger
 from glimmer.progress import Progress
 from glimmer.search_r1.recipe import SearchRollouter
@@ -139,15 +140,26 @@ class LocalEngine:
     async def run(self) -> None:
         """All remaining steps, then `final/`."""
         settings = self.settings
-        folder = self.out / "checkpoints"
+        key = self.settings_hash[:12]
+        folder = self.out / "checkpoints" / key
         folder.mkdir(parents=True, exist_ok=True)
+        if others := [p.name for p in folder.parent.iterdir() if p.name != key]:
+            logger.warning(
+                "%s holds runs under other settings, data or code (%s); this one is %s and does "
+                "not touch them",
+                folder.parent,
+                ", ".join(sorted(others)),
+                key,
+            )
         found = checkpoints.latest(folder, settings_hash=self.settings_hash)
         done = 0
         if found is not None:
             done, path = found
             checkpoints.restore(path, step=done, model=self.model, optimizer=self.optimizer)
             logger.info("resuming from %s", path)
-        metrics = MetricsFile(self.out / "metrics.jsonl", self.out / "tensorboard", steps_done=done)
+        metrics = MetricsFile(
+            folder / "metrics.jsonl", self.out / "tensorboard" / key, steps_done=done
+        )
         rollouts = settings["prompts_per_step"] * settings["samples_per_prompt"]
         try:
             with Progress(
@@ -177,6 +189,7 @@ class LocalEngine:
         finally:
             metrics.close()
         save_model(self.model, self.source, self.out / "final")
+        write_jsonl(self.out / "metrics.jsonl", metrics.rows)
 
     async def step(self, step: int) -> dict[str, float]:
         """Sample, learn, and return the step's metrics."""

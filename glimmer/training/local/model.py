@@ -8,6 +8,7 @@ carried over unchanged; the engine is text-only.
 from __future__ import annotations
 
 import math
+import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,8 +24,9 @@ from torchtitan.distributed.utils import set_spmd_backend
 from torchtitan.models.muse_glimmer.state_dict_adapter import MuseGlimmerStateDictAdapter
 from torchtitan.protocols.module import Module
 
+from glimmer.assets import write_manifest
 from glimmer.errors import DataError, IntegrityError
-from glimmer.files import atomic_path, read_json
+from glimmer.files import read_json
 
 # What torchtitan 0.3.0 hard-codes for this architecture; another value would be silently ignored.
 _FIXED = {
@@ -194,20 +196,25 @@ def to_hf(model: muse_glimmer.MuseGlimmerModel, dtype: torch.dtype) -> dict[str,
 
 
 def save_model(model: muse_glimmer.MuseGlimmerModel, source: Path, out: Path) -> None:
-    """Write `model` to the folder `out` in the layout of `source`, tokenizer and template included.
+    """Write `model` to the folder `out` in the layout of `source`, tokenizer and template included;
+    `out` is replaced whole.
 
     The dtype of every tensor is that of `source`; tensors that the text model does not own (the
     vision tower) are copied from it.
     """
-    out.mkdir(parents=True, exist_ok=True)
+    part = out.with_name(f".{out.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
     tensors = load_tensors(source)
     own = to_hf(model, torch.float32)
     merged = {k: (own[k].to(v.dtype) if k in own else v) for k, v in tensors.items()}
-    with atomic_path(out / "model.safetensors") as temporary:
-        save_file(merged, temporary, metadata={"format": "pt"})
+    save_file(merged, part / "model.safetensors", metadata={"format": "pt"})
     for name in ("config.json", *TOKENIZER_FILES):
         if (source / name).exists():
-            shutil.copyfile(source / name, out / name)
+            shutil.copyfile(source / name, part / name)
+    write_manifest(part, kind="checkpoint", source="trained")
+    shutil.rmtree(out, ignore_errors=True)
+    os.replace(part, out)
 
 
 def parameter_count(text: Mapping[str, Any]) -> int:
