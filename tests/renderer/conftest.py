@@ -1,0 +1,32 @@
+"""A small tokenizer with Muse Glimmer's special tokens, made anew from a few texts."""
+
+from __future__ import annotations
+
+import pytest
+from transformers import AutoTokenizer
+
+from glimmer.bundled.tokenizer import save_tokenizer, train_tokenizer
+from glimmer.renderer import CHAT_TEMPLATE
+from glimmer.search_r1.prompt import SEARCH_TOOL
+
+from .helpers import make_renderer
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory):
+    """A checkpoint folder without weights: tokenizer and chat template."""
+    folder = tmp_path_factory.mktemp("tokenizer")
+    tokenizer = train_tokenizer([CHAT_TEMPLATE, "assistant to=search hello world"], vocab_size=700)
+    save_tokenizer(tokenizer, folder, chat_template=CHAT_TEMPLATE, max_length=4096)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tokenizer(checkpoint):
+    return AutoTokenizer.from_pretrained(checkpoint, local_files_only=True)
+
+
+@pytest.fixture(scope="session")
+def renderer(tokenizer):
+    """With the search tool's schema for parsing, as the pipeline has it."""
+    return make_renderer(tokenizer, [SEARCH_TOOL])
