@@ -29,7 +29,7 @@ def test_training_pass_equals_torchtitan(model, shared):
             forward.hidden(forward.prefix(ids[0, :shared].tolist()), ids[:, shared:])
         )
     assert expected.std() > 0.5  # a model whose logits are all alike would pass anything
-    torch.testing.assert_close(found, expected, atol=2e-5, rtol=0)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
 
 
 def test_cached_pass_in_ragged_pieces_equals_torchtitan(model):
@@ -49,7 +49,7 @@ def test_cached_pass_in_ragged_pieces_equals_torchtitan(model):
     with torch.no_grad():
         expected = model(ids)[:, 6:]
     torch.testing.assert_close(
-        torch.stack([torch.cat(rows) for rows in found]), expected, atol=2e-5, rtol=0
+        torch.stack([torch.cat(rows) for rows in found]), expected, atol=1e-4, rtol=0
     )
 
 
@@ -75,7 +75,7 @@ def test_padding_behind_a_row_changes_nothing(model):
     with torch.no_grad():
         alone = forward.hidden(prefix, ids[:, 6:])
         padded = forward.hidden(prefix, torch.cat([ids[:, 6:], torch.zeros(1, 9, dtype=int)], 1))
-    torch.testing.assert_close(padded[:, :14], alone, atol=2e-5, rtol=0)
+    torch.testing.assert_close(padded[:, :14], alone, atol=1e-4, rtol=0)
 
 
 def test_a_sequence_longer_than_the_window_is_refused(model):

@@ -46,7 +46,7 @@ def reference_logprobs(model, prompt, completion):
 def test_log_probabilities_are_those_of_the_whole_sequence(model):
     for prompt, found in zip(PROMPTS, generate(BatchedSampler(model), PROMPTS), strict=True):
         expected = reference_logprobs(model, prompt, found.token_ids)
-        assert found.token_logprobs == pytest.approx(expected, abs=2e-5)
+        assert found.token_logprobs == pytest.approx(expected, abs=1e-4)
 
 
 def test_greedy_takes_the_largest_logit_at_every_step(model):
@@ -87,7 +87,7 @@ def test_second_turn_reuses_the_cache_and_equals_a_fresh_start(model):
     fresh = generate(BatchedSampler(model), longer, turn=1)
     assert [c.token_ids for c in again] == [c.token_ids for c in fresh]
     for a, b in zip(again, fresh, strict=True):
-        assert a.token_logprobs == pytest.approx(b.token_logprobs, abs=2e-5)
+        assert a.token_logprobs == pytest.approx(b.token_logprobs, abs=1e-4)
 
 
 def test_a_changed_history_is_not_answered_from_the_cache(model):
@@ -97,7 +97,7 @@ def test_a_changed_history_is_not_answered_from_the_cache(model):
     found = generate(sampler, edited, turn=1)
     for prompt, completion in zip(edited, found, strict=True):
         expected = reference_logprobs(model, prompt, completion.token_ids)
-        assert completion.token_logprobs == pytest.approx(expected, abs=2e-5)
+        assert completion.token_logprobs == pytest.approx(expected, abs=1e-4)
 
 
 def test_a_batch_waits_for_every_live_rollout(model):
