@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from glimmer.assets import write_manifest
 from glimmer.bundled.demonstrations import SHORT_SYSTEM, Spoiling, WorldSearch, demonstrate
 from glimmer.bundled.recipe import Recipe, Render, hf_config, warm_start
 from glimmer.bundled.tokenizer import save_tokenizer, train_tokenizer
@@ -48,6 +49,9 @@ def make_checkpoint(out: Path, *, recipe: Recipe, work: Path, renderer: Mapping[
             temporary,
             metadata={"format": "pt"},
         )
+    write_manifest(
+        out, kind="checkpoint", source=f"rule bundled_checkpoint, seed {recipe.seed}"
+    )
 
 
 def renderer_for(tokenizer_folder: Path, settings: Mapping[str, Any]) -> Render:
