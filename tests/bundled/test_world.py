@@ -42,7 +42,9 @@ def test_the_corpus_has_wiki_18s_layout():
 def test_no_entity_has_training_and_heldout_questions(world):
     train, heldout = world.split()
     assert not {q.entity for q in train} & {q.entity for q in heldout}
-    shipped = {name: {r["question"] for r in read(f"{name}.jsonl")} for name in ("train", "heldout")}
+    shipped = {
+        name: {r["question"] for r in read(f"{name}.jsonl")} for name in ("train", "heldout")
+    }
     assert not shipped["train"] & shipped["heldout"]
 
 

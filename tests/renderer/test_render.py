@@ -1,0 +1,407 @@
+"""Messages -> text and ids, against the chat template; and which ids the model sampled."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from renderers.base import ParsedToolCall, Renderer
+
+from glimmer.renderer import MuseGlimmerRendererConfig
+from glimmer.renderer.cases import Case, builtin_cases, pipeline_cases, refused_cases
+from glimmer.search_r1.prompt import SEARCH_TOOL
+
+from .helpers import call, make_renderer, property_of, said, template_text, user
+
+CASES = [*builtin_cases(), *pipeline_cases([SEARCH_TOOL])]
+REFUSED = list(refused_cases())
+CONVERSATION = [
+    user("Who?"),
+    {
+        "role": "assistant",
+        "reasoning_content": "I search.",
+        "tool_calls": [call("search", {"query": "x y"})],
+    },
+    {"role": "tool", "name": "search", "content": "A text."},
+    said("She.", reasoning_content="It says so."),
+]
+CALL_TEXT = (
+    '<atem:function_calls>\n<atem:invoke name="search">\n'
+    '<atem:parameter name="query">x y</atem:parameter>\n</atem:invoke>\n</atem:function_calls>'
+)
+
+
+def same(case: Case, tokenizer) -> None:
+    """Text equals the template's, ids the tokenizer's of the whole text, masks fit the ids."""
+    renderer = make_renderer(tokenizer, **case.knobs)
+    expected = template_text(tokenizer, case.messages, case.tools, case.generation, **case.knobs)
+    arguments = {"tools": case.tools, "add_generation_prompt": case.generation}
+    assert renderer.render_text(case.messages, **arguments) == expected
+    rendered = renderer.render(case.messages, **arguments)
+    assert rendered.token_ids == tokenizer(expected, add_special_tokens=False)["input_ids"]
+    assert rendered.token_ids == renderer.render_ids(case.messages, **arguments)
+    size = len(rendered.token_ids)
+    assert {
+        len(rendered.message_indices),
+        len(rendered.sampled_mask),
+        len(rendered.is_content),
+    } == {size}
+    assert len(rendered.message_roles) == len(rendered.message_tool_names) == len(case.messages)
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+def test_native_is_the_template(case, tokenizer):
+    same(case, tokenizer)
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=[case.name for case in REFUSED])
+def test_what_the_template_refuses_is_refused(case, tokenizer):
+    with pytest.raises(Exception):  # noqa: B017 - jinja's own, or transformers'
+        template_text(tokenizer, case.messages)
+    with pytest.raises(ValueError, match=r"messages\[\d\]"):
+        make_renderer(tokenizer).render_ids(case.messages)
+
+
+def test_cases_have_distinct_names():
+    names = [case.name for case in [*CASES, *REFUSED]]
+    assert sorted(names) == sorted(set(names))
+
+
+# ---- attribution -----------------------------------------------------------------------------
+
+
+def chosen(tokenizer, rendered, flags, message=None):
+    """The text of the tokens with a flag, runs apart from each other joined by `|...|`."""
+    runs, last = [], False
+    for token, flag, index in zip(rendered.token_ids, flags, rendered.message_indices, strict=True):
+        flag = flag and message in (None, index)
+        if flag and not last:
+            runs.append([])
+        if flag:
+            runs[-1].append(token)
+        last = flag
+    return [tokenizer.decode(run) for run in runs]
+
+
+def test_sampled_is_exactly_what_the_model_emits(tokenizer):
+    rendered = make_renderer(tokenizer, attribution="sampled").render(
+        CONVERSATION, tools=[SEARCH_TOOL], add_generation_prompt=True
+    )
+    assert chosen(tokenizer, rendered, rendered.sampled_mask) == [
+        " to=self<|message|>I search.<|eom|><|start|>assistant to=search<|message|>"
+        + CALL_TEXT
+        + "<|eot|>",
+        " to=self<|message|>It says so.<|eom|><|start|>assistant to=user<|message|>She.<|eot|>",
+    ]
+
+
+def test_sampled_continues_each_prompt(tokenizer):
+    """Prompt of a turn + its sampled ids = the render with that turn."""
+    renderer = make_renderer(tokenizer, attribution="sampled")
+    for turn in (1, 3):
+        prompt = renderer.render_ids(
+            CONVERSATION[:turn], tools=[SEARCH_TOOL], add_generation_prompt=True
+        )
+        rendered = renderer.render(CONVERSATION[: turn + 1], tools=[SEARCH_TOOL])
+        sampled = [
+            token
+            for token, flag, index in zip(
+                rendered.token_ids, rendered.sampled_mask, rendered.message_indices, strict=True
+            )
+            if flag and index == turn
+        ]
+        assert rendered.token_ids == prompt + sampled
+
+
+def test_body_leaves_every_header_out(tokenizer):
+    rendered = make_renderer(tokenizer, attribution="body").render(
+        CONVERSATION, tools=[SEARCH_TOOL], add_generation_prompt=True
+    )
+    assert chosen(tokenizer, rendered, rendered.sampled_mask) == [
+        "I search.<|eom|>",
+        CALL_TEXT + "<|eot|>",
+        "It says so.<|eom|>",
+        "She.<|eot|>",
+    ]
+
+
+@pytest.mark.parametrize("attribution", ["body", "sampled"])
+def test_content_of_each_message(attribution, tokenizer):
+    rendered = make_renderer(tokenizer, attribution=attribution).render(
+        [{"role": "system", "content": "Terse"}, *CONVERSATION], tools=[SEARCH_TOOL]
+    )
+    assert chosen(tokenizer, rendered, rendered.is_content, 0) == ["Terse"]
+    assert chosen(tokenizer, rendered, rendered.is_content, 1) == ["Who?"]
+    # `.` and the newline behind it are one token: it belongs to what its first character does.
+    assert chosen(tokenizer, rendered, rendered.is_content, 3) in (["A text."], ["A text.\n"])
+    for sampled, content, index in zip(
+        rendered.sampled_mask, rendered.is_content, rendered.message_indices, strict=True
+    ):
+        assert sampled == content or index not in (2, 4)
+        assert not sampled or index in (2, 4)
+    assert rendered.message_roles == ["system", "user", "assistant", "tool", "assistant"]
+    assert rendered.message_tool_names == [None, None, None, "search", None]
+
+
+def test_opener_is_sampled_only_behind_an_open_turn(tokenizer):
+    renderer = make_renderer(tokenizer, attribution="sampled")
+    for end_turn, openers in ((False, True), (True, False)):
+        messages = [user(), said("One.", end_turn=end_turn), said("Two.")]
+        rendered = renderer.render(messages)
+        second = [
+            flag
+            for flag, index in zip(rendered.sampled_mask, rendered.message_indices, strict=True)
+            if index == 2
+        ]
+        assert second[:2] == [openers, openers] and all(second[2:])
+
+
+# ---- what the template does, said out loud ---------------------------------------------------
+
+
+def body(tokenizer, messages, **arguments):
+    """The text behind the default system block."""
+    text = make_renderer(tokenizer).render_text(messages, **arguments)
+    return text.split("<|eot|>", 1)[1]
+
+
+def test_generation_prompt_is_a_bare_opener(tokenizer):
+    without = make_renderer(tokenizer).render_text([user()])
+    assert (
+        make_renderer(tokenizer).render_text([user()], add_generation_prompt=True)
+        == without + "<|start|>assistant"
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("plain", "plain"),
+        (None, ""),
+        ([], ""),
+        (["a", {"type": "text", "text": "b"}, {"type": "other"}], "ab"),
+        (
+            [{"type": "image"}, {"type": "image_url"}, {"type": "video"}],
+            "<|patch|>" * 2 + "<|video|>",
+        ),
+    ],
+)
+def test_content_forms(content, text, tokenizer):
+    assert body(tokenizer, [user(content)]) == f"<|start|>user<|message|>{text}<|eot|>"
+
+
+def test_recipients_line_names_each_namespace_once(tokenizer):
+    tools = [{**SEARCH_TOOL, "name": name} for name in ("web.search", "web.open", "calc")]
+    for given, line in (
+        (tools, '# Valid recipients: "self", "web.*", "calc.*", "user".<|eot|>'),
+        ([], '# Valid recipients: "self", "user".<|eot|>'),
+        (None, '# Valid recipients: "self", "user".<|eot|>'),
+    ):
+        assert line in make_renderer(tokenizer).render_text([user()], tools=given)
+
+
+@pytest.mark.parametrize(
+    ("more", "header", "end"),
+    [
+        ({}, "user", "<|eot|>"),
+        ({"end_turn": None}, "user", "<|eot|>"),
+        ({"end_turn": True}, "user", "<|eot|>"),
+        ({"end_turn": 1}, "user", "<|eot|>"),
+        ({"end_turn": False}, "user", "<|eom|>"),
+        ({"end_turn": 0}, "user", "<|eom|>"),
+        ({"recipient": "self"}, "self", "<|eom|>"),
+        ({"recipient": "self", "end_turn": True}, "self", "<|eot|>"),
+        ({"recipient": "web.search"}, "web.search", "<|eom|>"),
+    ],
+)
+def test_end_of_turn_and_recipient(more, header, end, tokenizer):
+    text = body(tokenizer, [user(), said("x", **more)])
+    assert text.endswith(f"<|start|>assistant to={header}<|message|>x{end}")
+
+
+def test_calls_end_the_turn_unless_the_assistant_goes_on(tokenizer):
+    calls = {"role": "assistant", "tool_calls": [call("a", {}), call("b", {})]}
+    ends = ["<|eom|>", "<|eot|>"]
+    alone = body(tokenizer, [user(), calls])
+    assert [e for e in alone.split("</atem:function_calls>")[1:]][0].startswith(ends[0])
+    assert alone.endswith("</atem:function_calls>" + ends[1])
+    followed = body(tokenizer, [user(), calls, said("x")])
+    assert followed.count("</atem:function_calls><|eom|>") == 2
+
+
+@pytest.mark.parametrize(
+    ("message", "name"),
+    [
+        ({"name": "calc"}, "calc"),
+        ({"name": "calc", "tool_call_id": "c1"}, "calc"),
+        ({"tool_call_id": "c1"}, "last"),
+        ({"tool_call_id": "zz"}, "zz"),
+        ({"tool_call_id": None}, ""),
+        ({}, ""),
+    ],
+)
+def test_name_of_a_tool_result(message, name, tokenizer):
+    """By name, by id (of several calls with one id the last), else the id itself."""
+    calls = [call("first", {}, "c1"), call("last", {}, "c1")]
+    messages = [
+        user(),
+        {"role": "assistant", "tool_calls": calls},
+        {"role": "tool", "content": "R", **message},
+    ]
+    same(Case("name", messages), tokenizer)
+    assert body(tokenizer, messages).endswith(
+        f'<|start|>tool {name}<|message|><tool_output name="{name}">\nR\n</tool_output><|eot|>'
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (1.5, "1.5"),
+        (2.0, "2.0"),
+        (1e16, "1e+16"),
+        (1e-05, "1e-05"),
+        (float("nan"), "nan"),
+        (10**20, "1" + "0" * 20),
+        (True, "true"),
+        (None, "null"),
+        (["é", 1.0], '["é", 1.0]'),
+        ({"a": "<b>"}, '{"a": "<b>"}'),
+        (("a",), '["a"]'),
+        ("1984", "1984"),
+    ],
+)
+def test_values_of_arguments(value, text, tokenizer):
+    messages = [user(), {"role": "assistant", "tool_calls": [call("f", {"x": value})]}]
+    same(Case("value", messages), tokenizer)
+    assert f'<atem:parameter name="x">{text}</atem:parameter>\n' in body(tokenizer, messages)
+
+
+def test_parsed_calls_render_as_mappings_do(tokenizer):
+    """TitanRL puts the parser's objects, not mappings, into the conversation."""
+    renderer = make_renderer(tokenizer)
+    as_object = ParsedToolCall(raw="", name="search", arguments={"query": "x y"})
+    mixed = [dict(message) for message in CONVERSATION]
+    mixed[1]["tool_calls"] = [as_object]
+    assert renderer.render_ids(mixed) == renderer.render_ids(CONVERSATION)
+
+
+def test_arguments_as_json_text_name_message_and_field(tokenizer):
+    messages = [user(), {"role": "assistant", "tool_calls": [call("f", {}), call("f", "{}")]}]
+    with pytest.raises(ValueError, match=r"messages\[1\]\.tool_calls\[1\]\.function\.arguments"):
+        make_renderer(tokenizer).render_ids(messages)
+
+
+def test_no_messages(tokenizer):
+    with pytest.raises(ValueError, match="messages"):
+        make_renderer(tokenizer).render([])
+
+
+@pytest.mark.parametrize("effort", ["Reasoning effort", "Reasoning Effort", "REASONING EFFORT"])
+def test_a_system_message_with_an_effort_has_one_strength_line(effort, tokenizer):
+    """Fault 15."""
+    text = make_renderer(tokenizer).render_text(
+        [{"role": "system", "content": f"{effort}: low"}, user()]
+    )
+    assert text.lower().count("reasoning strength") == 1
+    assert "effort" not in text.lower()
+
+
+def test_the_date_is_required():
+    """Fault 16."""
+    with pytest.raises(ValidationError, match="current_date"):
+        MuseGlimmerRendererConfig()
+
+
+def test_every_field_of_the_config_is_classified():
+    """Fault 17: `renderers` demands it of every config, at import."""
+    config = MuseGlimmerRendererConfig
+    assert config.template_field_names() == {
+        "current_date",
+        "knowledge_cutoff",
+        "reasoning_strength",
+    }
+    assert hash(config(current_date="2026-08-14")) == hash(config(current_date="2026-08-14"))
+    with pytest.raises(TypeError, match="classification"):
+        type("Extended", (config,), {"__annotations__": {"more": str}, "more": "x"})
+
+
+def test_it_is_a_renderer_of_the_library(renderer):
+    assert isinstance(renderer, Renderer)
+
+
+def test_a_tokenizer_without_the_special_tokens_is_refused():
+    class Foreign:
+        def convert_tokens_to_ids(self, token):
+            return 0
+
+        def convert_ids_to_tokens(self, found):
+            return "<unk>"
+
+    with pytest.raises(ValueError, match=r"<\|begin_of_text\|>"):
+        make_renderer(Foreign())
+
+
+# ---- random conversations --------------------------------------------------------------------
+
+MARKUP = ["<|eot|>", "<|start|>", "<atem:", "</atem:parameter>", "Reasoning effort", "\n\n", " "]
+texts = st.lists(
+    st.one_of(
+        st.text(st.characters(exclude_categories=["Cs"]), max_size=8), st.sampled_from(MARKUP)
+    ),
+    max_size=4,
+).map("".join)
+names = st.from_regex(r"[a-z]{1,6}(\.[a-z]{1,4})?", fullmatch=True)
+scalars = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), texts)
+values = st.recursive(
+    scalars,
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(texts, inner, max_size=3)),
+    max_leaves=5,
+)
+contents = st.one_of(
+    st.none(),
+    texts,
+    st.lists(st.one_of(texts, texts.map(lambda t: {"type": "text", "text": t})), max_size=3),
+)
+ids = st.sampled_from(["c1", "c2", "c3"])
+assistants = st.fixed_dictionaries(
+    {"role": st.just("assistant")},
+    optional={
+        "content": contents,
+        "reasoning_content": st.one_of(st.none(), texts),
+        "recipient": st.one_of(st.none(), names),
+        "end_turn": st.sampled_from([True, False, None]),
+        "tool_calls": st.lists(
+            st.builds(call, names, st.dictionaries(names, values, max_size=3), ids), max_size=3
+        ),
+    },
+)
+messages_of = st.lists(
+    st.one_of(
+        st.builds(lambda c: {"role": "system", "content": c}, contents),
+        st.builds(user, contents),
+        assistants,
+        st.fixed_dictionaries(
+            {"role": st.just("tool"), "content": contents},
+            optional={"name": names, "tool_call_id": ids},
+        ),
+        st.just({"role": "developer", "content": "x"}),
+    ),
+    min_size=1,
+    max_size=5,
+)
+tools_of = st.lists(
+    st.builds(
+        lambda name, text: {"name": name, "description": text, "parameters": {"type": "object"}},
+        names,
+        texts,
+    ),
+    max_size=2,
+)
+
+
+@property_of(150)
+@given(messages=messages_of, tools=tools_of, generation=st.booleans())
+def test_random_conversations_are_the_templates(tokenizer, messages, tools, generation):
+    same(Case("random", messages, tools, generation), tokenizer)
