@@ -1,0 +1,253 @@
+"""The report's figures, as inline SVG coloured by the page's style sheet."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from glimmer.heldout.report_tables import Html, esc, number, percent
+from glimmer.search_r1.scoring import OUTCOMES
+
+# Metric -> what its curve is called.
+CURVES = {
+    "reward": "reward, mean of rollouts",
+    "exact_match": "exact match, mean of rollouts",
+    "searches": "searches a rollout",
+    "turns": "turns a rollout",
+    "response_tokens": "sampled tokens a rollout",
+    "group_zero_std_frac": "groups with equal rewards, fraction",
+    "grad_norm": "gradient norm before clipping",
+    "entropy": "entropy, nats a token",
+    "loss": "loss",
+    "logprob_diff_max": "log-probability, trainer − sampler, largest",
+    "tokens_per_s": "tokens a second",
+    "failed_searches": "failed searches in the step",
+}
+
+_WIDTH, _HEIGHT = 300, 140  # of a curve
+_LEFT, _RIGHT, _TOP, _BOTTOM = 44, 8, 8, 20
+
+
+def bars(before: Mapping[str, Any], after: Mapping[str, Any], questions: int) -> Html:
+    """Exact match before and after as bars, with Wilson intervals as whiskers."""
+    left, width = 56, 330
+    parts, told = [], []
+    for i, (name, row) in enumerate((("before", before), ("after", after))):
+        y = 14 + 46 * i
+        low, high = (left + width * bound for bound in row["ci95"])
+        middle = y + 15
+        rate = f"{row['correct']} of {questions}, {percent(row['exact_match'])}"
+        told.append(f"{name}: {rate}, interval {' to '.join(map(percent, row['ci95']))}")
+        parts.append(
+            f'<text class="name" x="{left - 8}" y="{middle + 5}" text-anchor="end">{name}</text>'
+            f'<rect class="track" x="{left}" y="{y}" width="{width}" height="30"/>'
+            f'<rect class="{name}" x="{left}" y="{y}" height="30" '
+            f'width="{_px(width * row["exact_match"])}"/>'
+            f'<path class="whisker" d="M{_px(low)} {middle}H{_px(high)}'
+            f'M{_px(low)} {middle - 6}v12M{_px(high)} {middle - 6}v12"/>'
+            f'<text class="value" x="{left + width + 8}" y="{middle + 5}">'
+            f"{percent(row['exact_match'])}</text>"
+        )
+    for tick in (0, 25, 50, 75, 100):
+        x = left + width * tick / 100
+        parts.append(
+            f'<text class="tick" x="{_px(x)}" y="110" text-anchor="middle">{tick} %</text>'
+        )
+    return Html(
+        '<figure class="bars"><svg viewBox="0 0 460 116" role="img" '
+        f'aria-label="{esc("Exact match. " + "; ".join(told))}">{"".join(parts)}</svg>'
+        "<figcaption>Questions answered correctly (exact match); whiskers: 95 % Wilson interval."
+        "</figcaption></figure>"
+    )
+
+
+def flow(outcomes: Mapping[str, Mapping[str, int]]) -> Html:
+    """Questions flowing from their outcome before to their outcome after."""
+    cells = [
+        (was, became, count)
+        for was in OUTCOMES
+        for became in OUTCOMES
+        if (count := outcomes.get(was, {}).get(became, 0)) > 0
+    ]
+    total = sum(count for *_, count in cells)
+    if not total:
+        return Html("")
+    scale, x0, x1 = 220 / total, 132, 348
+    left, bottom_left = _stack([(was, count) for was, _, count in cells], scale)
+    right, bottom_right = _stack([(became, count) for _, became, count in cells], scale)
+    used_left, used_right = dict.fromkeys(left, 0.0), dict.fromkeys(right, 0.0)
+    ribbons = []
+    middle = (x0 + x1) / 2
+    for was, became, count in cells:
+        thick = count * scale
+        y0 = left[was][0] + used_left[was]
+        y1 = right[became][0] + used_right[became]
+        used_left[was] += thick
+        used_right[became] += thick
+        kind = (
+            "same"
+            if (was == "correct") == (became == "correct")
+            else ("lost" if was == "correct" else "gained")
+        )
+        label = esc(f"{_words(was)} → {_words(became)}: {count}")
+        ribbons.append(
+            f'<path class="ribbon {kind}" d="M{x0} {_px(y0)}C{middle} {_px(y0)} {middle} {_px(y1)} '
+            f"{x1} {_px(y1)}v{_px(thick)}C{middle} {_px(y1 + thick)} {middle} {_px(y0 + thick)} "
+            f'{x0} {_px(y0 + thick)}Z"><title>{label}</title></path>'
+        )
+    nodes = "".join(
+        _node(name, count, y, count * scale, x=x, end=end, kind=kind)
+        for column, x, end, kind in ((left, x0 - 8, True, "before"), (right, x1, False, "after"))
+        for name, (y, count) in column.items()
+    )
+    height = max(bottom_left, bottom_right)
+    told = "; ".join(f"{_words(w)} to {_words(b)} {n}" for w, b, n in cells)
+    return Html(
+        f'<figure class="flow"><svg viewBox="0 0 480 {_px(height)}" role="img" '
+        f'aria-label="{esc("Outcomes before and after: " + told)}">{"".join(ribbons)}{nodes}</svg>'
+        '<figcaption>Outcomes before (left) and after (right). <span class="key gained"></span>'
+        'gained <span class="key lost"></span>lost <span class="key same"></span>other'
+        "</figcaption></figure>"
+    )
+
+
+def _stack(
+    cells: Sequence[tuple[str, int]], scale: float
+) -> tuple[dict[str, tuple[float, int]], float]:
+    """(top, questions) of each outcome in a column, with room for a label each; and the bottom."""
+    sums: dict[str, int] = {}
+    for name, count in cells:
+        sums[name] = sums.get(name, 0) + count
+    places, y = {}, 10.0
+    for name in OUTCOMES:
+        if name in sums:
+            places[name] = (y, sums[name])
+            y += max(sums[name] * scale, 8) + 12
+    return places, y
+
+
+def _node(
+    name: str, count: int, y: float, thick: float, *, x: int, end: bool, kind: str
+) -> str:  # fmt: skip
+    anchor, at = ("end", x - 6) if end else ("start", x + 14)
+    return (
+        f'<rect class="{kind}" x="{x}" y="{_px(y)}" width="8" height="{_px(max(thick, 1))}"/>'
+        f'<text class="name" x="{at}" y="{_px(y + thick / 2 + 5)}" text-anchor="{anchor}">'
+        f"{esc(_words(name))} {count:,}</text>"
+    )
+
+
+def curves(rows: Sequence[Mapping[str, Any]]) -> tuple[Html, dict[str, Any]]:
+    """Small multiples over the steps, and the data that the page's script reads them from.
+
+    Returns:
+        The figures with a table of all values, and {"steps": [int], "series": {name: [value]}}.
+    """
+    steps = [int(row["step"]) for row in rows]
+    series = {
+        name: [_finite(row.get(name)) for row in rows]
+        for name in CURVES
+        if any(_finite(row.get(name)) is not None for row in rows)
+    }
+    if not series:
+        return Html("<p>No training step was recorded.</p>"), {"steps": [], "series": {}}
+    figures = "".join(_curve(name, steps, values) for name, values in series.items())
+    body = "".join(
+        f'<tr><th scope="row">{step}</th>'
+        + "".join(f"<td>{_shown(values[i])}</td>" for values in series.values())
+        + "</tr>"
+        for i, step in enumerate(steps)
+    )
+    head = "".join(f'<th scope="col">{esc(_words(name))}</th>' for name in ["step", *series])
+    fallback = (
+        "<details><summary>All values as a table</summary>"
+        '<div class="scroll tall" role="region" aria-label="Training values" tabindex="0">'
+        f'<table class="figures"><caption>Training, step by step</caption><thead><tr>{head}</tr>'
+        f"</thead><tbody>{body}</tbody></table></div></details>"
+    )
+    return Html(f'<div class="curves">{figures}</div>{fallback}'), {
+        "steps": steps,
+        "series": {k: [_rounded(x) for x in v] for k, v in series.items()},
+    }
+
+
+def _curve(name: str, steps: Sequence[int], values: Sequence[float | None]) -> str:
+    known = [(s, v) for s, v in zip(steps, values, strict=True) if v is not None]
+    ticks = nice_ticks(min(0.0, *(v for _, v in known)), max(0.0, *(v for _, v in known)))
+    low, high = ticks[0], ticks[-1]
+    first, last = min(steps), max(steps)
+    across, down = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
+
+    def x(step: float) -> float:
+        return _LEFT + across * ((step - first) / (last - first) if last > first else 0.5)
+
+    def y(value: float) -> float:
+        return _TOP + down * (1 - (value - low) / (high - low))
+
+    pieces, pen = [], "M"
+    for step, value in zip(steps, values, strict=True):
+        if value is None:
+            pen = "M"
+            continue
+        pieces.append(f"{pen}{_px(x(step))} {_px(y(value))}")
+        pen = "L"
+    grid = "".join(
+        f'<path class="grid" d="M{_LEFT} {_px(y(t))}H{_WIDTH - _RIGHT}"/>'
+        f'<text class="tick" x="{_LEFT - 5}" y="{_px(y(t) + 4)}" text-anchor="end">'
+        f"{esc(number(t))}</text>"
+        for t in ticks
+    )
+    ends = f'<text class="tick" x="{_px(x(first))}" y="{_HEIGHT - 4}">{first}</text>'
+    if last > first:
+        ends += (
+            f'<text class="tick" x="{_px(x(last))}" y="{_HEIGHT - 4}" text-anchor="end">'
+            f"step {last}</text>"
+        )
+    dots = "".join(
+        f'<circle class="dot" cx="{_px(x(s))}" cy="{_px(y(v))}" r="2.5"/>' for s, v in known
+    ) if len(known) < 3 else ""  # fmt: skip
+    (s0, v0), (s1, v1) = known[0], known[-1]
+    told = f"{CURVES[name]}: {number(v0)} at step {s0}, {number(v1)} at step {s1}"
+    return (
+        f'<figure class="curve" data-metric="{name}" data-x="{_LEFT} {across} {first} {last}" '
+        f'data-y="{_TOP} {down} {low!r} {high!r}"><figcaption>{esc(CURVES[name])}</figcaption>'
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" tabindex="0" aria-label="{esc(told)}">'
+        f'{grid}{ends}<path class="line" d="{"".join(pieces)}"/>{dots}'
+        f'<path class="cross" d=""/><circle class="spot" r="3.5" cx="-9" cy="-9"/></svg>'
+        f"<output>step {s1}: {esc(number(v1))}</output></figure>"
+    )
+
+
+def nice_ticks(low: float, high: float) -> list[float]:
+    """Three to six round ticks that enclose low to high."""
+    span = (high - low) or 1.0
+    raw = span / 3
+    power = 10.0 ** math.floor(math.log10(raw))
+    step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= raw * 0.999)
+    start, stop = math.floor(low / step), math.ceil(round(high / step, 9))
+    # From a product of whole numbers: no 0.30000000000000004 on an axis.
+    return [float(f"{i * step:.12g}") for i in range(start, max(stop, start + 1) + 1)]
+
+
+def _finite(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.6g}")
+
+
+def _shown(value: float | None) -> str:
+    return "–" if value is None else number(value)
+
+
+def _px(value: float) -> str:
+    """A coordinate with at most two decimals."""
+    return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
