@@ -33,6 +33,9 @@ lock:
 	$(BIN)/python -m pip install --quiet -r envs/workflow.in
 	(echo "# Every package of the workflow environment, exact. Made by \`make lock\` from workflow.in."; \
 	 $(BIN)/python -m pip freeze | sed 's/+cpu$$//') > envs/workflow.txt
+	(echo "# The lock as a conda environment, for --software-deployment-method conda. Made by \`make lock\`."; \
+	 printf 'channels:\n  - conda-forge\ndependencies:\n  - python=3.11\n  - pip\n  - pip:\n'; \
+	 sed -n 's/^[^#].*==.*/      - "&"/p' envs/workflow.txt) > envs/workflow.yaml
 	$(MAKE) .venv/installed
 
 clean:

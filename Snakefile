@@ -2,6 +2,7 @@
 # `snakemake` makes everything; targets: all, train, heldout_report, bundled_world,
 # bundled_checkpoint. Settings: config/config.yaml, described in config/config.schema.yaml.
 
+
 configfile: "config/config.yaml"
 
 

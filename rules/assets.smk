@@ -4,17 +4,19 @@
 rule checkpoint:
     output:
         directory(CHECKPOINT),
-    params:
-        settings=settings("checkpoint"),
-        source=source_state(config["checkpoint"]["source"]),
-        code=code("fetch_checkpoint.py", "glimmer.assets.fetch"),
-    resources:
-        mem_mb=2000,
-        runtime=240,
     log:
         f"{R}/logs/checkpoint.log",
     benchmark:
         f"{R}/benchmarks/checkpoint.tsv"
+    conda:
+        "../envs/workflow.yaml"
+    resources:
+        mem_mb=2000,
+        runtime=240,
+    params:
+        settings=settings("checkpoint"),
+        source=source_state(config["checkpoint"]["source"]),
+        code=code("fetch_checkpoint.py", "glimmer.assets.fetch"),
     message:
         "Fetching and verifying the checkpoint"
     script:
@@ -25,17 +27,19 @@ rule corpus:
     output:
         corpus=f"{CORPUS}/corpus.jsonl",
         manifest=f"{CORPUS}/manifest.json",
-    params:
-        settings=settings("corpus"),
-        source=source_state(config["corpus"]["source"], [config["corpus"]["filename"]]),
-        code=code("fetch_corpus.py", "glimmer.assets.fetch"),
-    resources:
-        mem_mb=2000,
-        runtime=240,
     log:
         f"{R}/logs/corpus.log",
     benchmark:
         f"{R}/benchmarks/corpus.tsv"
+    conda:
+        "../envs/workflow.yaml"
+    resources:
+        mem_mb=2000,
+        runtime=240,
+    params:
+        settings=settings("corpus"),
+        source=source_state(config["corpus"]["source"], [config["corpus"]["filename"]]),
+        code=code("fetch_corpus.py", "glimmer.assets.fetch"),
     message:
         "Fetching and verifying the corpus"
     script:
@@ -47,6 +51,15 @@ rule questions:
         train=f"{QUESTIONS}/train.jsonl",
         heldout=f"{QUESTIONS}/heldout.jsonl",
         manifest=f"{QUESTIONS}/manifest.json",
+    log:
+        f"{R}/logs/questions.log",
+    benchmark:
+        f"{R}/benchmarks/questions.tsv"
+    conda:
+        "../envs/workflow.yaml"
+    resources:
+        mem_mb=1000,
+        runtime=60,
     params:
         settings=settings("questions"),
         source=source_state(
@@ -54,13 +67,6 @@ rule questions:
             [config["questions"]["train"], config["questions"]["heldout"]],
         ),
         code=code("fetch_questions.py", "glimmer.assets.fetch"),
-    resources:
-        mem_mb=1000,
-        runtime=60,
-    log:
-        f"{R}/logs/questions.log",
-    benchmark:
-        f"{R}/benchmarks/questions.tsv"
     message:
         "Fetching training and held-out questions"
     script:

@@ -7,18 +7,20 @@ BUNDLED = f"{config['results']}/bundled"
 rule bundled_world:
     output:
         directory(f"{BUNDLED}/toy_world"),
+    log:
+        f"{BUNDLED}/logs/toy_world.log",
+    benchmark:
+        f"{BUNDLED}/benchmarks/toy_world.tsv"
+    conda:
+        "../envs/workflow.yaml"
+    resources:
+        mem_mb=1000,
+        runtime=10,
     params:
         seed=0,
         train=2400,
         heldout=600,
         code=code("bundled_world.py", "glimmer.bundled.world"),
-    resources:
-        mem_mb=1000,
-        runtime=10,
-    log:
-        f"{BUNDLED}/logs/toy_world.log",
-    benchmark:
-        f"{BUNDLED}/benchmarks/toy_world.tsv"
     message:
         "Drawing the toy world"
     script:
@@ -28,19 +30,21 @@ rule bundled_world:
 rule bundled_checkpoint:
     output:
         directory(f"{BUNDLED}/tiny_glimmer"),
+    log:
+        f"{BUNDLED}/logs/tiny_glimmer.log",
+    benchmark:
+        f"{BUNDLED}/benchmarks/tiny_glimmer.tsv"
+    conda:
+        "../envs/workflow.yaml"
+    threads: THREADS
+    resources:
+        mem_mb=4000,
+        runtime=120,
     params:
         seed=0,
         work=f"{BUNDLED}/work",
         renderer=settings("renderer"),
         code=code("bundled_checkpoint.py", "glimmer.bundled.checkpoint"),
-    threads: THREADS
-    resources:
-        mem_mb=4000,
-        runtime=120,
-    log:
-        f"{BUNDLED}/logs/tiny_glimmer.log",
-    benchmark:
-        f"{BUNDLED}/benchmarks/tiny_glimmer.tsv"
     message:
         "Training the tiny checkpoint until able, then spoiling it briefly"
     script:

@@ -14,12 +14,15 @@ except ImportError as error:
 from glimmer.assets import source_state
 from glimmer.config import section, validate
 from glimmer.errors import GlimmerError
-from glimmer.provenance import fingerprint
+from glimmer.provenance import fingerprint, import_first
 
 try:
     validate(config)
 except GlimmerError as error:
     raise WorkflowError(str(error))
+
+# Jobs import the library from this checkout, whose code the fingerprints are of.
+import_first(Path(workflow.basedir))
 
 R = f"{config['results']}/{config['run']}"
 THREADS = config["threads"]
@@ -32,7 +35,12 @@ SHARDS = [
     for i in range(config["embedding"]["shards"])
 ]
 # Settings that can make a search fail but cannot change its result: no stage is stale by them.
-OPERATIONAL = ("timeout_s", "max_retries", "keep_checkpoints", "max_failed_search_fraction")
+OPERATIONAL = (
+    "timeout_s",
+    "max_retries",
+    "keep_checkpoints",
+    "max_failed_search_fraction",
+)
 GATES = ["recall", "renderer_parity", "logprob_parity", "model_parity"]
 CHECKPOINTS = {"before": CHECKPOINT, "after": f"{R}/training/final"}
 

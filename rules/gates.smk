@@ -9,17 +9,19 @@ rule gate_recall:
         questions=rules.questions.output.train,
     output:
         verdict=f"{R}/gates/recall.json",
-    params:
-        settings=settings("recall"),
-        code=code("gate_recall.py", "glimmer.retrieval.recall"),
-    threads: THREADS
-    resources:
-        mem_mb=index_mem_mb,
-        runtime=120,
     log:
         f"{R}/logs/gate_recall.log",
     benchmark:
         f"{R}/benchmarks/gate_recall.tsv"
+    conda:
+        "../envs/workflow.yaml"
+    threads: THREADS
+    resources:
+        mem_mb=index_mem_mb,
+        runtime=120,
+    params:
+        settings=settings("recall"),
+        code=code("gate_recall.py", "glimmer.retrieval.recall"),
     message:
         "Gate: HNSW recall against exact search"
     script:
@@ -31,16 +33,18 @@ rule gate_renderer:
         checkpoint=rules.checkpoint.output,
     output:
         verdict=f"{R}/gates/renderer_parity.json",
-    params:
-        settings=settings("renderer"),
-        code=code("gate_renderer.py", "glimmer.renderer.parity"),
-    resources:
-        mem_mb=2000,
-        runtime=30,
     log:
         f"{R}/logs/gate_renderer.log",
     benchmark:
         f"{R}/benchmarks/gate_renderer.tsv"
+    conda:
+        "../envs/workflow.yaml"
+    resources:
+        mem_mb=2000,
+        runtime=30,
+    params:
+        settings=settings("renderer"),
+        code=code("gate_renderer.py", "glimmer.renderer.parity"),
     message:
         "Gate: the renderer against the checkpoint's chat template"
     script:
@@ -54,18 +58,20 @@ rule gate_logprobs:
         questions=rules.questions.output.train,
     output:
         verdict=f"{R}/gates/logprob_parity.json",
-    params:
-        settings=settings("parity", "search", "renderer"),
-        threads=THREADS,
-        code=code("gate_logprobs.py", "glimmer.parity.logprobs"),
-    threads: THREADS
-    resources:
-        mem_mb=3000,
-        runtime=60,
     log:
         f"{R}/logs/gate_logprobs.log",
     benchmark:
         f"{R}/benchmarks/gate_logprobs.tsv"
+    conda:
+        "../envs/workflow.yaml"
+    threads: THREADS
+    resources:
+        mem_mb=3000,
+        runtime=60,
+    params:
+        settings=settings("parity", "search", "renderer"),
+        threads=THREADS,
+        code=code("gate_logprobs.py", "glimmer.parity.logprobs"),
     message:
         "Gate: trainer against sampler, log-probabilities"
     script:
@@ -79,18 +85,20 @@ rule gate_model:
         questions=rules.questions.output.train,
     output:
         verdict=f"{R}/gates/model_parity.json",
-    params:
-        settings=settings("parity", "renderer"),
-        threads=THREADS,
-        code=code("gate_model.py", "glimmer.parity.model"),
-    threads: THREADS
-    resources:
-        mem_mb=3000,
-        runtime=60,
     log:
         f"{R}/logs/gate_model.log",
     benchmark:
         f"{R}/benchmarks/gate_model.tsv"
+    conda:
+        "../envs/workflow.yaml"
+    threads: THREADS
+    resources:
+        mem_mb=3000,
+        runtime=60,
+    params:
+        settings=settings("parity", "renderer"),
+        threads=THREADS,
+        code=code("gate_model.py", "glimmer.parity.model"),
     message:
         "Gate: torchtitan's model against transformers'"
     script:

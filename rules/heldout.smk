@@ -10,20 +10,22 @@ rule evaluate:
         gates=expand(f"{R}/gates/{{gate}}.json", gate=GATES),
     output:
         records=f"{R}/heldout/{{when}}.jsonl",
-    params:
-        settings=settings("evaluation", "search", "renderer"),
-        threads=THREADS,
-        code=code("evaluate.py", "glimmer.heldout.evaluate"),
-    wildcard_constraints:
-        when="before|after",
-    threads: THREADS
-    resources:
-        mem_mb=4000,
-        runtime=240,
     log:
         f"{R}/logs/evaluate-{{when}}.log",
     benchmark:
         f"{R}/benchmarks/evaluate-{{when}}.tsv"
+    wildcard_constraints:
+        when="before|after",
+    conda:
+        "../envs/workflow.yaml"
+    threads: THREADS
+    resources:
+        mem_mb=4000,
+        runtime=240,
+    params:
+        settings=settings("evaluation", "search", "renderer"),
+        threads=THREADS,
+        code=code("evaluate.py", "glimmer.heldout.evaluate"),
     message:
         "Evaluating held-out questions, {wildcards.when} training"
     script:
@@ -36,17 +38,19 @@ rule compare:
         after=f"{R}/heldout/after.jsonl",
     output:
         paired=f"{R}/heldout/paired.json",
-    params:
-        resamples=config["report"]["resamples"],
-        seed=config["report"]["seed"],
-        code=code("compare.py", "glimmer.heldout.paired"),
-    resources:
-        mem_mb=1000,
-        runtime=30,
     log:
         f"{R}/logs/compare.log",
     benchmark:
         f"{R}/benchmarks/compare.tsv"
+    conda:
+        "../envs/workflow.yaml"
+    resources:
+        mem_mb=1000,
+        runtime=30,
+    params:
+        resamples=config["report"]["resamples"],
+        seed=config["report"]["seed"],
+        code=code("compare.py", "glimmer.heldout.paired"),
     message:
         "Comparing before and after, paired"
     script:

@@ -20,6 +20,15 @@ rule report:
             category="Result",
         ),
         provenance=f"{R}/provenance.json",
+    log:
+        f"{R}/logs/report.log",
+    benchmark:
+        f"{R}/benchmarks/report.tsv"
+    conda:
+        "../envs/workflow.yaml"
+    resources:
+        mem_mb=1000,
+        runtime=30,
     params:
         settings=config,
         defaults=str(Path(workflow.basedir) / "config" / "config.yaml"),
@@ -27,13 +36,6 @@ rule report:
         lock=str(Path(workflow.basedir) / "envs" / "workflow.txt"),
         repository=workflow.basedir,
         code=code("report.py", "glimmer.heldout.report", "glimmer.provenance"),
-    resources:
-        mem_mb=1000,
-        runtime=30,
-    log:
-        f"{R}/logs/report.log",
-    benchmark:
-        f"{R}/benchmarks/report.tsv"
     message:
         "Writing {output.report}"
     script:

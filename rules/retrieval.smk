@@ -7,17 +7,19 @@ rule embed:
     output:
         vectors=f"{R}/retrieval/vectors/shard-{{i}}-of-{{n}}.npy",
         meta=f"{R}/retrieval/vectors/shard-{{i}}-of-{{n}}.json",
-    params:
-        settings=settings("embedding", drop=("shards",)),
-        code=code("embed.py", "glimmer.retrieval.embed"),
-    threads: 1
-    resources:
-        mem_mb=3000,
-        runtime=720,
     log:
         f"{R}/logs/embed-{{i}}-of-{{n}}.log",
     benchmark:
         f"{R}/benchmarks/embed-{{i}}-of-{{n}}.tsv"
+    conda:
+        "../envs/workflow.yaml"
+    threads: 1
+    resources:
+        mem_mb=3000,
+        runtime=720,
+    params:
+        settings=settings("embedding", drop=("shards",)),
+        code=code("embed.py", "glimmer.retrieval.embed"),
     message:
         "Embedding shard {wildcards.i} of {wildcards.n}"
     script:
@@ -31,17 +33,19 @@ rule index:
         meta=expand("{shard}.json", shard=SHARDS),
     output:
         directory(INDEX),
-    params:
-        settings=settings("index"),
-        code=code("build_index.py", "glimmer.retrieval.index"),
-    threads: config["index"]["threads"]
-    resources:
-        mem_mb=index_mem_mb,
-        runtime=720,
     log:
         f"{R}/logs/index.log",
     benchmark:
         f"{R}/benchmarks/index.tsv"
+    conda:
+        "../envs/workflow.yaml"
+    threads: config["index"]["threads"]
+    resources:
+        mem_mb=index_mem_mb,
+        runtime=720,
+    params:
+        settings=settings("index"),
+        code=code("build_index.py", "glimmer.retrieval.index"),
     message:
         "Building the HNSW index"
     script:

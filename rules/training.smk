@@ -12,18 +12,20 @@ rule grpo:
     output:
         final=directory(CHECKPOINTS["after"]),
         metrics=f"{R}/training/metrics.jsonl",
-    params:
-        settings=settings("training", "search", "renderer"),
-        threads=THREADS,
-        code=code("train.py", "glimmer.training.run"),
-    threads: THREADS
-    resources:
-        mem_mb=6000,
-        runtime=1440,
     log:
         f"{R}/logs/grpo.log",
     benchmark:
         f"{R}/benchmarks/grpo.tsv"
+    conda:
+        "../envs/workflow.yaml"
+    threads: THREADS
+    resources:
+        mem_mb=6000,
+        runtime=1440,
+    params:
+        settings=settings("training", "search", "renderer"),
+        threads=THREADS,
+        code=code("train.py", "glimmer.training.run"),
     message:
         "Training"
     script:

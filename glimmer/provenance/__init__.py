@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from glimmer.provenance.code import code_parts, fingerprint
+from glimmer.provenance.code import code_parts, fingerprint, import_first
 from glimmer.provenance.record import collect, git_state, machine
 
-__all__ = ["code_parts", "collect", "fingerprint", "git_state", "machine"]
+__all__ = ["code_parts", "collect", "fingerprint", "git_state", "import_first", "machine"]

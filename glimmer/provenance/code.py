@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import functools
 import hashlib
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +37,13 @@ def fingerprint(
     for name, part in code_parts(*modules, scripts=scripts, root=root).items():
         digest.update(f"{name}\0{part}\n".encode())
     return digest.hexdigest()
+
+
+def import_first(folder: Path) -> None:
+    """Let this process' children import packages from `folder` before any installed ones."""
+    others = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    paths = [str(folder), *(p for p in others if p and p != str(folder))]
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
 
 
 def code_parts(

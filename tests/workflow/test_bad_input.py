@@ -1,0 +1,138 @@
+"""Bad input through the real DAG: a message that says what to do; nothing finished is lost."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from glimmer.files import sha256_file
+
+RUN = "results/t"
+
+
+def shows_no_traceback(text):
+    """The user's screen has the message; the traceback is in the rule's log only."""
+    return "Traceback (most recent call last)" not in text.split("Error in rule")[0]
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"training": {"learning_rte": 1e-4}}, "training.learning_rte.*learning_rate"),
+        ({"trainning": {"steps": 2}}, "trainning.*training"),
+        ({"training": {"steps": "many"}}, "training.steps.*many"),
+        ({"training": {"steps": 0}}, "training.steps.*0"),
+        ({"training": {"steps": -3}}, "training.steps.*-3"),
+        ({"search": {"topk": 0}}, "search.topk.*0"),
+        ({"threads": None}, "threads"),
+    ],
+    ids=str,
+)
+def test_a_bad_setting_stops_before_any_rule(workflow, sections, message):
+    workflow.configure(**sections)
+    text = workflow.run("-n", fails=True)
+    assert re.search(message, text), text[-1500:]
+    assert "Traceback" not in text
+    assert (workflow.folder / RUN / "report.html").exists()
+
+
+def test_a_changed_byte_of_a_shipped_file_is_refused(workflow):
+    path = workflow.folder / "resources/toy_world/corpus.jsonl"
+    path.write_text(path.read_text().replace("film", "play", 1))
+    before = sha256_file(workflow.folder / RUN / "training/final/model.safetensors")
+    text = workflow.run(fails=True)
+    assert "corpus.jsonl" in text
+    assert "sha256" in text
+    after = sha256_file(workflow.folder / RUN / "training/final/model.safetensors")
+    assert before == after
+
+
+def test_topk_beyond_the_corpus(workflow):
+    workflow.configure(
+        search={"topk": 5000}, index={"ef_search": 5000}, evaluation={"questions": 6}
+    )
+    text = workflow.run(f"{RUN}/heldout/before.jsonl", fails=True)
+    assert "5000" in text
+    assert "3150" in text.replace(",", "")
+
+
+@pytest.fixture
+def broken_service():
+    """A service that says it is well and answers every search with 500."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(500)
+            self.end_headers()
+            self.wfile.write(b"index on fire")
+
+        def do_GET(self):
+            self.send_response(404)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/retrieve"
+    server.shutdown()
+
+
+def test_a_service_that_answers_500_stops_the_run(workflow, broken_service):
+    workflow.configure(
+        retrieval={"url": broken_service, "require_info": False},
+        training={"learning_rate": 1e-4},
+        search={"max_retries": 0},
+    )
+    text = workflow.run(f"{RUN}/training/metrics.jsonl", fails=True)
+    assert "500" in text
+    assert broken_service in text
+    assert not (workflow.folder / RUN / "training/metrics.jsonl").exists()
+
+
+def test_a_run_folder_of_another_config_keeps_what_it_has(workflow):
+    """Another learning rate: trained anew beside the finished run's checkpoints, and said so."""
+    folder = workflow.folder / RUN / "training/checkpoints"
+    (old,) = [p.name for p in folder.iterdir()]
+    first = sha256_file(workflow.folder / RUN / "training/final/model.safetensors")
+    workflow.configure(training={"learning_rate": 3e-3})
+    text = workflow.run(f"{RUN}/training/metrics.jsonl")
+    assert f"holds runs under other settings, data or code ({old})" in text
+    assert len(list(folder.iterdir())) == 2
+    assert sha256_file(workflow.folder / RUN / "training/final/model.safetensors") != first
+    rows = (workflow.folder / RUN / "training/metrics.jsonl").read_text().splitlines()
+    assert [json.loads(row)["step"] for row in rows] == [1, 2]
+    workflow.configure(training={"learning_rate": 2e-4})
+    text = workflow.run(f"{RUN}/training/metrics.jsonl")
+    assert "resuming from" in text  # the first run's last checkpoint: no step is done again
+    assert sha256_file(workflow.folder / RUN / "training/final/model.safetensors") == first
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small tmpfs needs root")
+def test_a_full_disk_in_training_keeps_the_checkpoints(workflow, tmp_path_factory):
+    small = tmp_path_factory.mktemp("small")
+    training = workflow.folder / RUN / "training"
+    whole = sum(p.stat().st_size for p in training.rglob("*") if p.is_file())
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={whole // 2}", "tmpfs", str(small)],
+        capture_output=True,
+        text=True,
+    )
+    if mounted.returncode != 0:
+        pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.strip()}")
+    try:
+        shutil.rmtree(training)
+        training.symlink_to(small)
+        text = workflow.run(f"{RUN}/training/metrics.jsonl", fails=True)
+        assert "disk is full" in text
+        assert list(small.glob("checkpoints/*/step-000001/state.json"))
+        assert not (training / "final").exists()
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
