@@ -8,6 +8,7 @@ ran beside it or on where an interrupted run went on. A record's fields are thos
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import random
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from glimmer.assets import Question, read_questions
-from glimmer.errors import ConfigError
+from glimmer.errors import ConfigError, DataError
 from glimmer.files import read_jsonl, sha256_file, sha256_json
 from glimmer.logs import get_logger
 from glimmer.progress import Progress
@@ -157,7 +158,9 @@ def _finished(part: Path, identity: str, *, batch: int) -> list[Any]:
     if part.exists():
         text = part.read_bytes()
         part.write_bytes(text[: text.rfind(b"\n") + 1])
-        lines = [value for _, value in read_jsonl(part)]
+        lines: list[Any] = []
+        with contextlib.suppress(DataError):  # what stands before a damaged line counts
+            lines.extend(value for _, value in read_jsonl(part))
         if lines and lines[0] == {"identity": identity}:
             rows = lines[1 : 1 + (len(lines) - 1) // batch * batch]
     part.parent.mkdir(parents=True, exist_ok=True)
