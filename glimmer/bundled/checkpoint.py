@@ -49,9 +49,7 @@ def make_checkpoint(out: Path, *, recipe: Recipe, work: Path, renderer: Mapping[
             temporary,
             metadata={"format": "pt"},
         )
-    write_manifest(
-        out, kind="checkpoint", source=f"rule bundled_checkpoint, seed {recipe.seed}"
-    )
+    write_manifest(out, kind="checkpoint", source=f"rule bundled_checkpoint, seed {recipe.seed}")
 
 
 def renderer_for(tokenizer_folder: Path, settings: Mapping[str, Any]) -> Render:
