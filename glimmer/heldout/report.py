@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from glimmer.heldout.report_tables import Html, esc
 from glimmer.heldout.report_transcripts import transcripts
 
 _ALPHA = 0.05
+_TOGETHER = re.compile(r"\[[^]]*\]|p (?:=|&lt;) [\de.+-]*\d")
 _CONTROLS = {
     "shuffled_rewards": "rewards were shuffled before they were learned from",
     "zero_advantages": "every advantage was set to zero",
@@ -120,6 +122,12 @@ def result_sentence(
             f"{interval} (95 % paired bootstrap), exact McNemar {_p(p)}."
         )
     return _control(config) + text
+
+
+def _sentence(*arguments: Any) -> Html:
+    """The sentence as HTML; intervals and p values are not broken over lines."""
+    text = esc(result_sentence(*arguments))
+    return Html(_TOGETHER.sub(r'<span class="together">\g<0></span>', text))
 
 
 def _control(config: Mapping[str, Any]) -> str:
@@ -262,7 +270,7 @@ def _page(
 <body>
 <header>
 <h1 dir="auto">{title}</h1>
-<p class="result">{esc(result_sentence(paired, config, rows))}</p>
+<p class="result">{_sentence(paired, config, rows)}</p>
 <nav aria-label="Contents"><ul>{contents}</ul></nav>
 </header>
 <main>

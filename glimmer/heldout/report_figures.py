@@ -20,7 +20,7 @@ CURVES = {
     "grad_norm": "gradient norm before clipping",
     "entropy": "entropy, nats a token",
     "loss": "loss",
-    "logprob_diff_max": "log-probability, trainer − sampler, largest",
+    "logprob_diff_max": "largest log-probability difference",
     "tokens_per_s": "tokens a second",
     "failed_searches": "failed searches in the step",
 }
@@ -46,8 +46,10 @@ def bars(before: Mapping[str, Any], after: Mapping[str, Any], questions: int) ->
             f'width="{_px(width * row["exact_match"])}"/>'
             f'<path class="whisker" d="M{_px(low)} {middle}H{_px(high)}'
             f'M{_px(low)} {middle - 6}v12M{_px(high)} {middle - 6}v12"/>'
-            f'<text class="value" x="{left + width + 8}" y="{middle + 5}">'
+            f'<text class="value" x="{left + width + 8}" y="{middle}">'
             f"{percent(row['exact_match'])}</text>"
+            f'<text class="count" x="{left + width + 8}" y="{middle + 14}">'
+            f"{row['correct']} of {questions}</text>"
         )
     for tick in (0, 25, 50, 75, 100):
         x = left + width * tick / 100
@@ -55,7 +57,7 @@ def bars(before: Mapping[str, Any], after: Mapping[str, Any], questions: int) ->
             f'<text class="tick" x="{_px(x)}" y="110" text-anchor="middle">{tick} %</text>'
         )
     return Html(
-        '<figure class="bars"><svg viewBox="0 0 460 116" role="img" '
+        '<figure class="bars"><svg viewBox="0 0 484 116" role="img" '
         f'aria-label="{esc("Exact match. " + "; ".join(told))}">{"".join(parts)}</svg>'
         "<figcaption>Questions answered correctly (exact match); whiskers: 95 % Wilson interval."
         "</figcaption></figure>"
@@ -106,8 +108,9 @@ def flow(outcomes: Mapping[str, Mapping[str, int]]) -> Html:
     return Html(
         f'<figure class="flow"><svg viewBox="0 0 480 {_px(height)}" role="img" '
         f'aria-label="{esc("Outcomes before and after: " + told)}">{"".join(ribbons)}{nodes}</svg>'
-        '<figcaption>Outcomes before (left) and after (right). <span class="key gained"></span>'
-        'gained <span class="key lost"></span>lost <span class="key same"></span>other'
+        '<figcaption>Outcomes before (left) and after (right). <span class="keys">'
+        '<span class="key gained"></span>gained</span> <span class="keys"><span class="key lost">'
+        '</span>lost</span> <span class="keys"><span class="key same"></span>other</span>'
         "</figcaption></figure>"
     )
 

@@ -160,10 +160,11 @@ def points(fraction: float) -> str:
 
 def means(before: Mapping[str, Any], after: Mapping[str, Any]) -> Html:
     """Means of both evaluations side by side."""
-    rows = [
+    rows: list[list[Any]] = [
         [label, before[key], after[key], _signed(after[key] - before[key])]
         for key, label in MEANS.items()
     ]
+    rows.insert(1, ["95 % Wilson interval", _interval(before), _interval(after), ""])
     return table("Means over the questions", ["", "before", "after", "difference"], rows,
                  kind="figures")  # fmt: skip
 
@@ -214,11 +215,11 @@ def settings(config: Mapping[str, Any], defaults: Mapping[str, Any]) -> Html:
             value, default = mine.get(key, _ABSENT), theirs.get(key, _ABSENT)
             differs = value != default
             changed += differs
-            shown = esc(value)
+            shown = esc(_plain(value))
             if differs:
                 shown = Html(
-                    f'<mark>{esc(value)}</mark> <span class="default">default: '
-                    f"{esc(default)}</span>"
+                    f'<mark>{shown}</mark> <span class="default">default: '
+                    f"{esc(_plain(default))}</span>"
                 )
             rows.append([".".join(key[1:]), shown])
         title = section or "run"
@@ -232,6 +233,18 @@ def _settings_table(title: str, rows: list[list[Any]]) -> Html:
     body = "".join(f'<tr><th scope="row">{esc(k)}</th><td>{v}</td></tr>' for k, v in rows)
     label = esc(f"Settings of {title}")
     return Html(f'<table class="pairs" aria-label="{label}"><tbody>{body}</tbody></table>')
+
+
+def _plain(text: str) -> str:
+    """A JSON string without its quotes, unless it would then look like another value."""
+    value = json.loads(text) if text.startswith('"') else ""
+    if not value or value == _ABSENT:
+        return text
+    try:
+        json.loads(value)
+    except ValueError:
+        return value
+    return text
 
 
 def flatten(config: Mapping[str, Any]) -> dict[tuple[str, ...], str]:
@@ -323,6 +336,10 @@ def _whole(digest: Any) -> Html:
 
 def _tag(count: int, label: str) -> Html:
     return Html(f'{number(count)} <span class="tag">{esc(label)}</span>')
+
+
+def _interval(row: Mapping[str, Any]) -> str:
+    return "–".join(f"{bound:.3f}" for bound in row["ci95"])
 
 
 def _signed(value: float) -> str:

@@ -414,7 +414,9 @@ def test_changed_settings_are_marked_and_reproduced(case):
     assert "snakemake --configfile run.yaml" in html and "training:\n  steps: 10" in html
     assert "3 files differed from the commit" in html
     assert difference(CONFIG, CONFIG) == {}
-    assert "1 of 1 settings differ" in settings({"a": {"b": "5"}}, {"a": {"b": 5}})
+    quoted = settings({"a": {"b": "5", "c": "text"}}, {"a": {"b": 5, "c": "text"}})
+    assert "1 of 2 settings differ" in quoted and "<td>text</td>" in quoted
+    assert "<mark>&quot;5&quot;</mark>" in quoted and "default: 5<" in quoted
 
 
 def test_unknown_commit(case):

@@ -221,7 +221,7 @@ function oneTurn(turn, number, passages, pattern) {
 }
 
 function said(label, text, pattern) {
-  const line = make("div", "said " + label.split(" ")[0]);
+  const line = make("div", "said " + label.replaceAll(" ", "-"));
   line.append(make("span", "label", label));
   const body = make("div", "body");
   body.dir = "auto";
