@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from glimmer.errors import DataError
 from glimmer.files import read_jsonl, write_text
 from glimmer.heldout import report_figures as figures
 from glimmer.heldout import report_tables as tables
@@ -65,7 +66,7 @@ def write_report(
     Raises:
         DataError: a record, metrics or verdict file is not what it should be.
     """
-    rows = [row for _, row in read_jsonl(metrics)]
+    rows = _metrics(metrics)
     plots, plotted = figures.curves(rows)
     viewed = transcripts(read_records(before), read_records(after))
     parts = {
@@ -144,6 +145,18 @@ def _control(config: Mapping[str, Any]) -> str:
 def _p(value: float) -> str:
     """ "p = ..." with two digits; a p that is 0 in floating point is only known to be small."""
     return f"p = {value:.2g}" if value >= 1e-300 else "p < 1e-300"
+
+
+def _metrics(path: Path) -> list[dict[str, Any]]:
+    rows = []
+    for number, row in read_jsonl(path):
+        if not isinstance(row, dict) or not isinstance(row.get("step"), int | float):
+            raise DataError(
+                f'{path}, line {number}: expected one object a step with its number as "step", '
+                f"found {str(row)[:60]!r}. Delete the file and run the training again."
+            )
+        rows.append(row)
+    return rows
 
 
 def _comparison(measured: Mapping[str, Any]) -> Html:

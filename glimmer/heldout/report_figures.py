@@ -218,7 +218,7 @@ def _curve(name: str, steps: Sequence[int], values: Sequence[float | None]) -> s
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" tabindex="0" aria-label="{esc(told)}">'
         f'{grid}{ends}<path class="line" d="{"".join(pieces)}"/>{dots}'
         f'<path class="cross" d=""/><circle class="spot" r="3.5" cx="-9" cy="-9"/></svg>'
-        f"<output>step {s1}: {esc(number(v1))}</output></figure>"
+        f'<output aria-live="off">step {s1}: {esc(number(v1))}</output></figure>'
     )
 
 

@@ -148,7 +148,7 @@ def by_type(groups: Mapping[str, Mapping[str, float]]) -> Html:
         ]
         for kind, group in groups.items()
     ]
-    head = ["type", "questions", "before", "after", "difference, points"]
+    head = ["type", "questions", "before", "after", "points"]
     return table("Exact match by type of question", head, rows, kind="figures")
 
 

@@ -13,12 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from glimmer.errors import DataError
 from glimmer.files import write_json, write_jsonl
 from glimmer.heldout import compare, write_report
 from glimmer.heldout.report import difference, result_sentence
 from glimmer.heldout.report_figures import curves, flow, nice_ticks
 from glimmer.heldout.report_tables import benchmarks, clock, number, points, settings, show
 from glimmer.heldout.report_transcripts import MAX_OTHERS, transcripts
+from glimmer.provenance.code import code_parts
 
 HOSTILE = (
     "</script><script>document.title='pwned'</script><!-- "
@@ -373,6 +375,13 @@ def test_few_steps(case, count):
     assert ("After 1 GRPO step the" in html) == (count == 1)
 
 
+def test_metrics_without_a_step_are_named(case):
+    case.metrics[1] = {"reward": 1.0}
+    with pytest.raises(DataError, match=r"metrics\.jsonl, line 2"):
+        case.write()
+    assert not (case.folder / "report.html").exists()
+
+
 def test_curves_leave_gaps_and_unknown_metrics_out():
     html, data = curves(
         [
@@ -461,6 +470,12 @@ def test_numbers_are_short(value, text):
     assert number(value) == text
 
 
+def test_style_makes_only_the_report_stale():
+    assert "glimmer/heldout/page/style.css" in code_parts("glimmer.heldout.report")
+    assert "glimmer/heldout/page/viewer.js" in code_parts("glimmer.heldout.report")
+    assert not [p for p in code_parts("glimmer.heldout.evaluate") if "heldout/page" in p]
+
+
 def test_small_helpers():
     assert points(-0.0001) == "0.0" and points(-0.01) == "−1.0" and points(0.5) == "+50.0"
     assert clock(3599.6) == "1:00:00"
@@ -504,13 +519,13 @@ def test_in_a_browser(browser, case):
 
     case.write()
     find = visit(browser, case.folder / "report.html", 1400)
-    items = [e for e in find("#list li") if e.is_displayed()]
-    assert len(items) == 130
+    assert len(find("#list li:not([hidden])")) == 130
     find('button[data-kind="lost"]')[0].click()
-    assert sum(e.is_displayed() for e in find("#list li")) == 10
+    assert len(find("#list li:not([hidden])")) == 10
+    assert not find("#list li[hidden]")[0].is_displayed()
     assert find("#count")[0].text == "10 questions"
-    question = next(e for e in find("#list li") if e.is_displayed())
-    question.find_element("tag name", "button").click()
+    find("#list li:not([hidden]) button")[1].click()
+    assert find("#transcript h3")[0].text == find("#list button[aria-current] .text")[0].text
     sides = find("#transcript .side")
     assert [s.find_element("tag name", "h4").text for s in sides] == ["before", "after"]
     assert "I should look this up." in sides[1].text and "Mokruth" in sides[1].text

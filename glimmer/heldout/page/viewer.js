@@ -73,7 +73,12 @@ function setUpCurves() {
       // A finger that is lifted leaves its reading on the page.
       if (event.pointerType === "mouse") show(-1);
     });
-    svg.addEventListener("blur", () => show(-1));
+    // All curves follow one pointer; only the focused one is read out.
+    svg.addEventListener("focus", () => output.setAttribute("aria-live", "polite"));
+    svg.addEventListener("blur", () => {
+      output.setAttribute("aria-live", "off");
+      show(-1);
+    });
     svg.addEventListener("keydown", (event) => {
       const end = steps.length - 1;
       const start = at < 0 ? end : at;
