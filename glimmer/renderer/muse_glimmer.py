@@ -95,6 +95,12 @@ class MuseGlimmerRenderer:
             )
         return found
 
+    @property
+    def is_prefix_stable(self) -> bool:
+        """False: an assistant message behind another's calls turns their `<|eot|>` into `<|eom|>`,
+        and a late call with a known id renames the results before it."""
+        return False
+
     # ---- render ----------------------------------------------------------------------------
 
     def pieces(
@@ -216,6 +222,12 @@ class MuseGlimmerRenderer:
             self._encoded[text] = found
         return found
 
+    def _decode(self, ids: list[int]) -> str:
+        """Exactly the text of the ids, whatever the tokenizer is set to tidy up."""
+        return self.tokenizer.decode(
+            ids, skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
+
     def _tokens(self, pieces: list[Piece], messages: Messages) -> RenderedTokens:
         ids: list[int] = []
         owners: list[Piece] = []
@@ -264,15 +276,18 @@ class MuseGlimmerRenderer:
         token_ids: list[int],
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        prompt_ids: list[int] | None = None,
     ) -> ParsedResponse:
         """Reasoning, answer and tool calls of a completion; total, see `glimmer.renderer.parse`.
 
         Args:
             tools: schemas that type the arguments; None takes the config's.
+            prompt_ids: part of the library's API; unused, as every prompt here ends in a bare
+                `<|start|>assistant`.
         """
         return parse_completion(
             token_ids,
-            decode=lambda ids: self.tokenizer.decode(ids, skip_special_tokens=False),
+            decode=self._decode,
             specials=SpecialIds(**self._specials),
             tools=self._parse_tools if tools is None else tools,
         )

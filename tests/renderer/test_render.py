@@ -193,12 +193,12 @@ def test_content_forms(content, text, tokenizer):
 
 def test_recipients_line_names_each_namespace_once(tokenizer):
     tools = [{**SEARCH_TOOL, "name": name} for name in ("web.search", "web.open", "calc")]
-    for given, line in (
+    for asked, line in (
         (tools, '# Valid recipients: "self", "web.*", "calc.*", "user".<|eot|>'),
         ([], '# Valid recipients: "self", "user".<|eot|>'),
         (None, '# Valid recipients: "self", "user".<|eot|>'),
     ):
-        assert line in make_renderer(tokenizer).render_text([user()], tools=given)
+        assert line in make_renderer(tokenizer).render_text([user()], tools=asked)
 
 
 @pytest.mark.parametrize(
