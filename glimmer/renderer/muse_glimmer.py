@@ -307,8 +307,8 @@ class MuseGlimmerRenderer:
 
         Returns:
             None where only a full render is right: no previous prompt, nothing new, an assistant
-            or system message among the new ones, or a user message under the retention
-            "tool_cycle".
+            or system message among the new ones, a user message under the retention "tool_cycle",
+            or a tool message whose name only the whole conversation tells.
         """
         roles = [message.get("role") for message in new_messages]
         if (
@@ -324,6 +324,8 @@ class MuseGlimmerRenderer:
         end = next((i + 1 for i, token in enumerate(sampled) if token in stops), None)
         sampled = sampled[:end] if end is not None else [*sampled, self._specials["eot"]]
         names = self._answered_names(previous_completion_ids, new_messages)
+        if names is None:
+            return None
         pieces: list[Piece] = []
         for index, message in enumerate(new_messages):
             if message["role"] == "tool":
@@ -343,19 +345,21 @@ class MuseGlimmerRenderer:
             message_tool_names=new.message_tool_names,
         )
 
-    def _answered_names(self, completion: list[int], new_messages: Messages) -> list[str]:
-        """A name for each new message, "" for those that are no tool's."""
+    def _answered_names(self, completion: list[int], new_messages: Messages) -> list[str] | None:
+        """A name for each new message, "" for those that are no tool's; None if one has none."""
         calls: list[str] | None = None
         names, position = [], 0
         for message in new_messages:
             if message["role"] != "tool":
                 names.append("")
                 continue
-            name = tool_name(message, new_messages)
-            if not message.get("name") and not message.get("tool_call_id"):
+            name = message.get("name")
+            if not name:
                 if calls is None:
                     calls = [c.name or "" for c in self.parse_response(completion).tool_calls]
-                name = calls[position] if position < len(calls) else name
+                if message.get("tool_call_id") or position >= len(calls):
+                    return None
+                name = calls[position]
             names.append(name)
             position += 1
         return names

@@ -192,7 +192,8 @@ def _read(
         visible = visible.strip() if calls or visible != text else visible
     elif channel.recipient != "user":
         for call in calls:
-            call.name = call.name or (channel.recipient if not call.arguments else None)
+            if call.status != ToolCallParseStatus.MISSING_NAME:
+                call.name = call.name or channel.recipient
         calls = calls or [_no_call(channel)]
     return calls, visible
 
