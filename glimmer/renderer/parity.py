@@ -34,18 +34,19 @@ def check_parity(
     tokenizer = load_tokenizer(checkpoint)
     cases = [*builtin_cases(), *pipeline_cases(tools or [])]
     refused = list(refused_cases())
+    renderers = _Renderers(checkpoint, settings)
     if not tokenizer.chat_template:
         details = [{"case": "template", "problem": f"{checkpoint} has no chat template"}]
     else:
         details = [
             problem
             for case in cases
-            if (problem := _compare(case, checkpoint, tokenizer, settings)) is not None
+            if (problem := _compare(case, renderers, tokenizer, settings)) is not None
         ]
         details += [
             {"case": case.name, "problem": problem}
             for case in refused
-            if (problem := _refusal(case, checkpoint, tokenizer, settings)) is not None
+            if (problem := _refusal(case, renderers, tokenizer, settings)) is not None
         ]
     return {
         "gate": "renderer_parity",
@@ -75,28 +76,30 @@ def _by_template(case: Case, tokenizer: Any, settings: Mapping[str, Any]) -> str
     )
 
 
-def _renderer(case: Case, checkpoint: Path, settings: Mapping[str, Any], made: dict) -> Any:
-    """The renderer for a case's knobs, one for each distinct set of them."""
-    key = tuple(sorted(case.knobs.items()))
-    if key not in made:
-        made[key] = load_renderer(checkpoint, {**settings, **case.knobs})
-    return made[key]
+class _Renderers:
+    """The renderers of a checkpoint, one for each distinct set of knobs."""
 
+    def __init__(self, checkpoint: Path, settings: Mapping[str, Any]) -> None:
+        self._checkpoint, self._settings = checkpoint, settings
+        self._made: dict[tuple, Any] = {}
 
-_MADE: dict[tuple[str, str], dict] = {}
-
-
-def _native(case: Case, checkpoint: Path, settings: Mapping[str, Any]) -> Any:
-    made = _MADE.setdefault((str(checkpoint.resolve()), sha256_json(dict(settings))), {})
-    return _renderer(case, checkpoint, settings, made)
+    def of(self, case: Case) -> Any:
+        key = tuple(sorted(case.knobs.items()))
+        if key not in self._made:
+            self._made[key] = load_renderer(self._checkpoint, {**self._settings, **case.knobs})
+        return self._made[key]
 
 
 def _compare(
-    case: Case, checkpoint: Path, tokenizer: Any, settings: Mapping[str, Any]
+    case: Case, renderers: _Renderers, tokenizer: Any, settings: Mapping[str, Any]
 ) -> dict[str, Any] | None:
     """What differs in one case, or None."""
-    expected = _by_template(case, tokenizer, settings)
-    renderer = _native(case, checkpoint, settings)
+    try:
+        expected = _by_template(case, tokenizer, settings)
+    except Exception as error:
+        problem = f"the template raises {type(error).__name__}: {error}"
+        return {"case": case.name, "problem": problem}
+    renderer = renderers.of(case)
     arguments = {"tools": case.tools, "add_generation_prompt": case.generation}
     try:
         ids = renderer.render_ids(case.messages, **arguments)
@@ -115,7 +118,7 @@ def _compare(
 
 
 def _refusal(
-    case: Case, checkpoint: Path, tokenizer: Any, settings: Mapping[str, Any]
+    case: Case, renderers: _Renderers, tokenizer: Any, settings: Mapping[str, Any]
 ) -> str | None:
     """Why a conversation that must be refused was not, or None."""
     try:
@@ -125,7 +128,7 @@ def _refusal(
     else:
         return "the template renders it"
     try:
-        _native(case, checkpoint, settings).render_ids(case.messages, tools=case.tools)
+        renderers.of(case).render_ids(case.messages, tools=case.tools)
     except (ValueError, TypeError):
         return None
     return "the template raises, the renderer does not"
