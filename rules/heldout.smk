@@ -25,7 +25,7 @@ rule evaluate:
     params:
         settings=settings("evaluation", "search", "renderer"),
         threads=THREADS,
-        code=code("evaluate.py", "glimmer.heldout.evaluate"),
+        code=code("evaluate.py", "glimmer.heldout.evaluation"),
     message:
         "Evaluating held-out questions, {wildcards.when} training"
     script:

@@ -9,7 +9,7 @@ import importlib
 from typing import Any
 
 _HOME = {
-    "evaluate": "glimmer.heldout.evaluate",
+    "evaluate": "glimmer.heldout.evaluation",
     "compare": "glimmer.heldout.paired",
     "write_report": "glimmer.heldout.report",
 }

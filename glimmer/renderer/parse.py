@@ -16,6 +16,7 @@ is missing. A header that the end of the completion cuts is no text.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -181,9 +182,9 @@ def _read(
             return [], text
         visible, offset = text[: stray.start()], stray.start("block")
     found, pieces = find_calls(text[offset:], schemas)
+    places = _Places.of(channel, ids, decode) if found else None
     for each in found:
-        span = (each.start + offset, each.stop + offset)
-        each.call.token_span = _span(channel, ids, decode, *span)
+        each.call.token_span = places.span(each.start + offset, each.stop + offset)
     calls = [each.call for each in found]
     if channel.recipient is None:
         if calls:
@@ -224,22 +225,33 @@ def _no_call(channel: _Channel) -> ParsedToolCall:
     )
 
 
-def _span(
-    channel: _Channel, ids: list[int], decode: Decode, start: int, stop: int
-) -> tuple[int, int]:
-    """Token span of characters [start, stop) of a channel's text, by bisection over prefixes."""
+@dataclass
+class _Places:
+    """Where each token of a channel begins and ends in its text, in characters."""
 
-    def tokens(characters: int) -> int:
-        low, high = channel.start, channel.stop
-        while low < high:
-            middle = (low + high) // 2
-            if len(decode(ids[channel.start : middle])) < characters:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+    first: int  # index of the channel's first token in the completion
+    starts: list[int]
+    ends: list[int]
 
-    first = tokens(start)
-    if first > channel.start and len(decode(ids[channel.start : first])) > start:
-        first -= 1
-    return first, tokens(stop)
+    @classmethod
+    def of(cls, channel: _Channel, ids: list[int], decode: Decode) -> _Places:
+        """One pass; tokens that share a character, cut inside its bytes, share a place."""
+        starts: list[int] = []
+        ends: list[int] = []
+        at, index = 0, channel.start
+        while index < channel.stop:
+            size = 1
+            text = decode(ids[index : index + size])
+            while text.endswith("\ufffd") and size < 4 and index + size < channel.stop:
+                size += 1
+                text = decode(ids[index : index + size])
+            starts += [at] * size
+            at += len(text)
+            ends += [at] * size
+            index += size
+        return cls(channel.start, starts, ends)
+
+    def span(self, start: int, stop: int) -> tuple[int, int]:
+        """The tokens that hold the characters [start, stop)."""
+        first = bisect_right(self.ends, start)
+        return self.first + first, self.first + max(first, bisect_left(self.starts, stop))

@@ -473,7 +473,7 @@ def test_numbers_are_short(value, text):
 def test_style_makes_only_the_report_stale():
     assert "glimmer/heldout/page/style.css" in code_parts("glimmer.heldout.report")
     assert "glimmer/heldout/page/viewer.js" in code_parts("glimmer.heldout.report")
-    assert not [p for p in code_parts("glimmer.heldout.evaluate") if "heldout/page" in p]
+    assert not [p for p in code_parts("glimmer.heldout.evaluation") if "heldout/page" in p]
 
 
 def test_small_helpers():

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from glimmer.errors import ConfigError
-from glimmer.heldout.evaluate import _finished, choose_questions
+from glimmer.heldout.evaluation import _finished, choose_questions
 
 
 @pytest.fixture
