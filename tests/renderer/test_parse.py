@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+import time
 
 import pytest
 from hypothesis import given
@@ -417,6 +418,11 @@ def test_calls_come_back(tokenizer, reasoning, calls):
     parsed = make_renderer(tokenizer, [SCHEMA]).parse_response(ids)
     assert (parsed.reasoning_content, parsed.content) == (reasoning, "")
     assert calls_of(parsed) == [("book", made["function"]["arguments"], OK) for made in calls]
+    for found in parsed.tool_calls:
+        start, stop = found.token_span
+        assert found.raw in tokenizer.decode(ids[start:stop])
+        assert found.raw not in tokenizer.decode(ids[start + 1 : stop])
+        assert found.raw not in tokenizer.decode(ids[start : stop - 1])
 
 
 @property_of(150)
@@ -513,6 +519,33 @@ def test_cut_anywhere_nothing_leaks(name, renderer, tokenizer):
         finished = [c.arguments for c in parsed.tool_calls if c.status is OK]
         assert finished == complete[: len(finished)], text
         assert len(parsed.tool_calls) <= len(complete), text
+
+
+BOOK = ' to=book<|message|><atem:function_calls><atem:invoke name="book">'
+LIST = '<atem:parameter name="list">'
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        ['<atem:invoke name="search">'] * 800,
+        ["<atem:function_calls>"] * 800,
+        [TO_SEARCH, CUT, *["</atem:parameter>"] * 900],
+        [TO_SEARCH, CUT, *["</atem:parameter>\n</atem:invoke>\n</atem:function_calls>"] * 300],
+        [TO_SEARCH, *[CUT] * 200],
+        [" to=user<|message|>", *[f"to=search {block()}"] * 100],
+        [" to=self<|message|>", *[" to="] * 1000, "\n" * 2000, "<|message|>"],
+        [BOOK, LIST, "[" * 3000, "</atem:parameter></atem:invoke>"],
+        [BOOK, '<atem:parameter name="n">', "9" * 6000, "</atem:parameter></atem:invoke>"],
+    ],
+)
+def test_endless_repetition_is_parsed_in_no_time(pieces, tokenizer):
+    """What a model that has lost itself writes; 16 s went into one such completion."""
+    ids = [i for piece in pieces for i in tokenizer.encode(piece, add_special_tokens=False)]
+    renderer = make_renderer(tokenizer, [SCHEMA, SEARCH_TOOL])
+    start = time.process_time()
+    check_form(renderer.parse_response(ids), len(ids))
+    assert time.process_time() - start < 2
 
 
 def test_cut_inside_reasoning_says_so(parse):
