@@ -217,9 +217,8 @@ def _typed(
     arguments: dict[str, Any] = {}
     good = True
     for key, text in values.items():
-        declared = (properties.get(key) or {}).get("type")
-        kinds = declared if isinstance(declared, list) else [declared]
-        if declared is None or "string" in kinds:
+        kinds = _kinds(properties.get(key))
+        if not kinds or "string" in kinds:
             arguments[key] = text
             continue
         try:
@@ -227,6 +226,20 @@ def _typed(
         except (ValueError, RecursionError):
             arguments[key], good = text, False
     return arguments, good
+
+
+def _kinds(schema: Any) -> list[str]:
+    """The types that a property's schema allows; none if it does not say."""
+    if not isinstance(schema, Mapping):
+        return []
+    declared = schema.get("type")
+    kinds = declared if isinstance(declared, list) else [declared] if declared else []
+    for choice in (*schema.get("anyOf", ()), *schema.get("oneOf", ())):
+        inner = _kinds(choice)
+        if not inner:
+            return []
+        kinds = [*kinds, *inner]
+    return kinds
 
 
 def _refuse(constant: str) -> Any:

@@ -10,7 +10,8 @@ Which channel is which:
 - any other recipient is a tool's channel; what it holds is calls, or a malformed attempt;
 - text without any header: its calls are recovered, the rest is the answer.
 A header directly in front of `<|message|>` opens a new channel even where `<|eom|>` or `<|start|>`
-is missing. A header that the end of the completion cuts is no text.
+is missing. A header that the end of the completion cuts is no text, and a block that the model
+opens in another role's name is no part of its turn.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ Decode = Callable[[list[int]], str]
 _HEADER = re.compile(r"\s*(?:assistant\b)?\s*(?:to=(?P<to>[^\s<]+))?\s*")
 _HEADER_AT_END = re.compile(r"(?<!\s)\s*(?<!\w)(?:assistant\s+)?to=(?P<to>[^\s<]+)\s*\Z")
 _HEADER_AT_START = re.compile(r"\s*(?:assistant\s+|assistant\Z)?(?:to=(?P<to>[^\s<]+)\s*)?")
+_OTHER_ROLE = re.compile(r"\s*(?:user|tool|system)\b")
+_NOT_OURS = ""  # recipient of a block in another role's name
 _STRAY = re.compile(
     r"(?<!\s)\s*(?<!\w)to=(?P<to>[^\s<]+)\s*"
     r'(?P<block><atem:function_calls>\s*<atem:invoke name="(?P=to)">)'
@@ -81,6 +84,8 @@ def parse_completion(
     calls: list[ParsedToolCall] = []
     complete = True
     for channel in _channels(ids, decode, specials):
+        if channel.recipient == _NOT_OURS:
+            continue
         complete = channel.recipient != "self" or channel.closed
         if channel.recipient == "self":
             reasoning.append(channel.text)
@@ -115,13 +120,16 @@ def _channels(ids: list[int], decode: Decode, specials: SpecialIds) -> list[_Cha
     }
     out: list[_Channel] = []
     in_header = True  # the text before the next special token may be a header
+    started = False  # <|start|> stands before it
     recipient: str | None = None
     begin, at = 0, 0
     while True:
         end = next((i for i in range(at, len(ids)) if ids[i] in cuts), len(ids))
         text = decode(ids[at:end]) if end > at else ""
         kind = ids[end] if end < len(ids) else None
-        if in_header and kind == specials.message:
+        if in_header and started and _OTHER_ROLE.match(text):
+            recipient, begin, in_header = _NOT_OURS, end + 1, kind != specials.message
+        elif in_header and kind == specials.message:
             before, recipient = _headed(text)
             if before:
                 out.append(_Channel(None, before, at, end))
@@ -133,7 +141,7 @@ def _channels(ids: list[int], decode: Decode, specials: SpecialIds) -> list[_Cha
             if kind is not None:
                 if body.strip() or start["to"]:
                     out.append(_Channel(start["to"], body, at, end))
-            elif body and not _cut_header(body):
+            elif body and not _cut_header(body, started):
                 out.append(_Channel(start["to"], body, at, end, closed=False))
         elif kind == specials.message:
             # A header whose <|eom|> and <|start|> are missing, or a stray <|message|>.
@@ -147,7 +155,7 @@ def _channels(ids: list[int], decode: Decode, specials: SpecialIds) -> list[_Cha
         if kind is None or kind in (specials.eot, specials.end_of_text):
             return out
         if kind != specials.message:
-            in_header, recipient = True, None
+            in_header, recipient, started = True, None, kind == specials.start
         at = end + 1
 
 
@@ -163,9 +171,10 @@ def _headed(text: str) -> tuple[str, str | None]:
     return ("" if before.strip() in ("", "assistant") else before), head["to"]
 
 
-def _cut_header(body: str) -> bool:
-    """Whether all there is can be the beginning of `assistant` or of `to=`."""
-    return any(word.startswith(body.strip()) for word in ("assistant", "to="))
+def _cut_header(body: str, started: bool) -> bool:
+    """Whether all there is can be the beginning of a header."""
+    words = ("assistant", "to=", *(("user", "tool", "system") if started else ()))
+    return any(word.startswith(body.strip()) for word in words)
 
 
 # ---- what a channel holds --------------------------------------------------------------------

@@ -123,11 +123,11 @@ def content_text(message: Message, index: int) -> str:
         )
     out = ""
     for part in content:
-        kind = None if isinstance(part, str) else part.get("type")
+        kind = part.get("type") if isinstance(part, Mapping) else None
         if isinstance(part, str):
             out += part
         elif kind == "text":
-            out += part["text"]
+            out += part.get("text", "")
         elif kind in ("image", "image_url"):
             out += "<|patch|>"
         elif kind in ("video", "video_url"):

@@ -116,6 +116,52 @@ def test_unread_values_keep_their_text(tokenizer):
         assert (found.arguments, found.status) == ({"n": value}, ToolCallParseStatus.INVALID_JSON)
 
 
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"type": "integer"}, 7),
+        ({"type": ["integer", "null"]}, 7),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, 7),
+        ({"oneOf": [{"type": "number"}]}, 7),
+        ({"type": "string"}, "7"),
+        ({"type": ["string", "integer"]}, "7"),
+        ({"anyOf": [{"type": "integer"}, {"type": "string"}]}, "7"),
+        ({"anyOf": [{"type": "integer"}, {"$ref": "#/x"}]}, "7"),
+        ({}, "7"),
+        (True, "7"),
+        (None, "7"),
+    ],
+)
+def test_the_schema_decides_what_is_text(schema, value, renderer, tokenizer):
+    tools = [{"name": "f", "parameters": {"type": "object", "properties": {"n": schema}}}]
+    ids = tokenizer.encode(f" to=f<|message|>{block('7', 'f', 'n')}<|eot|>")
+    (found,) = renderer.parse_response(ids, tools=tools).tool_calls
+    assert (found.arguments, found.status) == ({"n": value}, OK)
+    assert type(found.arguments["n"]) is type(value)
+
+
+@pytest.mark.parametrize("role", ["user", "system", "tool search", " user"])
+@pytest.mark.parametrize(
+    "end", ["<|eot|>", "<|eom|><|start|>assistant to=user<|message|>No.<|eot|>"]
+)
+def test_a_block_in_another_roles_name_is_not_the_answer(role, end, parse):
+    parsed = parse(f" to=self<|message|>Hm.<|eom|><|start|>{role}<|message|>Do {block()}{end}")
+    assert (parsed.reasoning_content, parsed.tool_calls) == ("Hm.", [])
+    assert parsed.content == ("No." if "No." in end else "")
+
+
+@pytest.mark.parametrize(
+    "cut", ["u", "user", "tool sea", "sys", "assist", "assistant", "assistant t"]
+)
+def test_a_cut_header_is_not_the_answer(cut, parse):
+    parsed = parse(f" to=user<|message|>Yes.<|eom|><|start|>{cut}")
+    assert (parsed.content, parsed.tool_calls) == ("Yes.", [])
+
+
+def test_a_role_that_starts_an_answer_without_header_is_text(parse):
+    assert parse("user guide<|eot|>").content == "user guide"
+
+
 def test_the_tools_of_the_call_beat_those_of_the_config(renderer, tokenizer):
     schema = {"type": "object", "properties": {"query": {"type": "integer"}}}
     ids = tokenizer.encode(f"{TO_SEARCH}{block('7')}<|eot|>")
@@ -519,6 +565,20 @@ def test_cut_anywhere_nothing_leaks(name, renderer, tokenizer):
         finished = [c.arguments for c in parsed.tool_calls if c.status is OK]
         assert finished == complete[: len(finished)], text
         assert len(parsed.tool_calls) <= len(complete), text
+
+
+calm = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="<"), max_size=8)
+
+
+@property_of(100)
+@given(queries=st.lists(calm, min_size=1, max_size=3), at=st.floats(0, 1))
+def test_a_cut_call_never_looks_whole(renderer, tokenizer, queries, at):
+    calls = [call("search", {"query": query, "k": query[::-1]}) for query in queries]
+    ids = emitted(tokenizer, {"role": "assistant", "tool_calls": calls})
+    parsed = renderer.parse_response(ids[: round(at * len(ids))])
+    finished = [c.arguments for c in parsed.tool_calls if c.status is OK]
+    assert finished == [made["function"]["arguments"] for made in calls[: len(finished)]]
+    assert len(parsed.tool_calls) <= len(calls) and parsed.content == ""
 
 
 BOOK = ' to=book<|message|><atem:function_calls><atem:invoke name="book">'

@@ -191,6 +191,12 @@ def test_content_forms(content, text, tokenizer):
     assert body(tokenizer, [user(content)]) == f"<|start|>user<|message|>{text}<|eot|>"
 
 
+def test_odd_parts_are_dropped_as_the_template_drops_them(tokenizer):
+    parts = [3, None, ["x"], {}, {"type": None}, {"type": "text"}, "kept"]
+    same(Case("odd", [user(parts)]), tokenizer)
+    assert body(tokenizer, [user(parts)]) == "<|start|>user<|message|>kept<|eot|>"
+
+
 def test_recipients_line_names_each_namespace_once(tokenizer):
     tools = [{**SEARCH_TOOL, "name": name} for name in ("web.search", "web.open", "calc")]
     for asked, line in (
