@@ -30,3 +30,11 @@ def tokenizer(checkpoint):
 def renderer(tokenizer):
     """With the search tool's schema for parsing, as the pipeline has it."""
     return make_renderer(tokenizer, [SEARCH_TOOL])
+
+
+@pytest.fixture(scope="session")
+def parse(renderer, tokenizer):
+    def of(text):
+        return renderer.parse_response(tokenizer.encode(text, add_special_tokens=False))
+
+    return of

@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 
 from hypothesis import HealthCheck, settings
+from renderers.base import ToolCallParseStatus
 
 from glimmer.renderer import MuseGlimmerRenderer, MuseGlimmerRendererConfig
+from glimmer.renderer.cases import Case
 
 SETTINGS = {
     "implementation": "glimmer",
@@ -46,6 +48,24 @@ def template_text(tokenizer, messages, tools=None, generation=False, **knobs) ->
     )
 
 
+def same(case: Case, tokenizer) -> None:
+    """Text equals the template's, ids the tokenizer's of the whole text, masks fit the ids."""
+    renderer = make_renderer(tokenizer, **case.knobs)
+    expected = template_text(tokenizer, case.messages, case.tools, case.generation, **case.knobs)
+    arguments = {"tools": case.tools, "add_generation_prompt": case.generation}
+    assert renderer.render_text(case.messages, **arguments) == expected
+    rendered = renderer.render(case.messages, **arguments)
+    assert rendered.token_ids == tokenizer(expected, add_special_tokens=False)["input_ids"]
+    assert rendered.token_ids == renderer.render_ids(case.messages, **arguments)
+    size = len(rendered.token_ids)
+    assert {
+        len(rendered.message_indices),
+        len(rendered.sampled_mask),
+        len(rendered.is_content),
+    } == {size}
+    assert len(rendered.message_roles) == len(rendered.message_tool_names) == len(case.messages)
+
+
 def spelled(tokenizer, text: str) -> list[int]:
     """Ids of a text in which special tokens are spelled out as ordinary text."""
     ids: list[int] = []
@@ -65,3 +85,31 @@ def user(content="Hi") -> dict:
 
 def said(content="Yes.", **more) -> dict:
     return {"role": "assistant", "content": content, **more}
+
+
+# ---- parsing ---------------------------------------------------------------------------------
+
+OK = ToolCallParseStatus.OK
+UNCLOSED = ToolCallParseStatus.UNCLOSED_BLOCK
+MALFORMED = ToolCallParseStatus.MALFORMED_STRUCTURE
+TO_SEARCH = " to=search<|message|>"
+
+
+def block(value="q", name="search", key="query"):
+    """One call, as the renderer writes it."""
+    parameter = f'<atem:parameter name="{key}">{value}</atem:parameter>\n' if key else ""
+    return (
+        f'<atem:function_calls>\n<atem:invoke name="{name}">\n{parameter}'
+        "</atem:invoke>\n</atem:function_calls>"
+    )
+
+
+CUT = block("one").split("</atem:parameter>")[0]
+
+
+def calls_of(parsed):
+    return [(call.name, call.arguments, call.status) for call in parsed.tool_calls]
+
+
+def one(**arguments):
+    return [("search", arguments, OK)]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pydantic import ValidationError
 from renderers.base import ParsedToolCall, Renderer
 
@@ -12,7 +10,7 @@ from glimmer.renderer import MuseGlimmerRendererConfig
 from glimmer.renderer.cases import Case, builtin_cases, pipeline_cases, refused_cases
 from glimmer.search_r1.prompt import SEARCH_TOOL
 
-from .helpers import call, make_renderer, property_of, said, template_text, user
+from .helpers import call, make_renderer, said, same, template_text, user
 
 CASES = [*builtin_cases(), *pipeline_cases([SEARCH_TOOL])]
 REFUSED = list(refused_cases())
@@ -30,24 +28,6 @@ CALL_TEXT = (
     '<atem:function_calls>\n<atem:invoke name="search">\n'
     '<atem:parameter name="query">x y</atem:parameter>\n</atem:invoke>\n</atem:function_calls>'
 )
-
-
-def same(case: Case, tokenizer) -> None:
-    """Text equals the template's, ids the tokenizer's of the whole text, masks fit the ids."""
-    renderer = make_renderer(tokenizer, **case.knobs)
-    expected = template_text(tokenizer, case.messages, case.tools, case.generation, **case.knobs)
-    arguments = {"tools": case.tools, "add_generation_prompt": case.generation}
-    assert renderer.render_text(case.messages, **arguments) == expected
-    rendered = renderer.render(case.messages, **arguments)
-    assert rendered.token_ids == tokenizer(expected, add_special_tokens=False)["input_ids"]
-    assert rendered.token_ids == renderer.render_ids(case.messages, **arguments)
-    size = len(rendered.token_ids)
-    assert {
-        len(rendered.message_indices),
-        len(rendered.sampled_mask),
-        len(rendered.is_content),
-    } == {size}
-    assert len(rendered.message_roles) == len(rendered.message_tool_names) == len(case.messages)
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
@@ -347,67 +327,3 @@ def test_a_tokenizer_without_the_special_tokens_is_refused():
 
     with pytest.raises(ValueError, match=r"<\|begin_of_text\|>"):
         make_renderer(Foreign())
-
-
-# ---- random conversations --------------------------------------------------------------------
-
-MARKUP = ["<|eot|>", "<|start|>", "<atem:", "</atem:parameter>", "Reasoning effort", "\n\n", " "]
-texts = st.lists(
-    st.one_of(
-        st.text(st.characters(exclude_categories=["Cs"]), max_size=8), st.sampled_from(MARKUP)
-    ),
-    max_size=4,
-).map("".join)
-names = st.from_regex(r"[a-z]{1,6}(\.[a-z]{1,4})?", fullmatch=True)
-scalars = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), texts)
-values = st.recursive(
-    scalars,
-    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(texts, inner, max_size=3)),
-    max_leaves=5,
-)
-contents = st.one_of(
-    st.none(),
-    texts,
-    st.lists(st.one_of(texts, texts.map(lambda t: {"type": "text", "text": t})), max_size=3),
-)
-ids = st.sampled_from(["c1", "c2", "c3"])
-assistants = st.fixed_dictionaries(
-    {"role": st.just("assistant")},
-    optional={
-        "content": contents,
-        "reasoning_content": st.one_of(st.none(), texts),
-        "recipient": st.one_of(st.none(), names),
-        "end_turn": st.sampled_from([True, False, None]),
-        "tool_calls": st.lists(
-            st.builds(call, names, st.dictionaries(names, values, max_size=3), ids), max_size=3
-        ),
-    },
-)
-messages_of = st.lists(
-    st.one_of(
-        st.builds(lambda c: {"role": "system", "content": c}, contents),
-        st.builds(user, contents),
-        assistants,
-        st.fixed_dictionaries(
-            {"role": st.just("tool"), "content": contents},
-            optional={"name": names, "tool_call_id": ids},
-        ),
-        st.just({"role": "developer", "content": "x"}),
-    ),
-    min_size=1,
-    max_size=5,
-)
-tools_of = st.lists(
-    st.builds(
-        lambda name, text: {"name": name, "description": text, "parameters": {"type": "object"}},
-        names,
-        texts,
-    ),
-    max_size=2,
-)
-
-
-@property_of(150)
-@given(messages=messages_of, tools=tools_of, generation=st.booleans())
-def test_random_conversations_are_the_templates(tokenizer, messages, tools, generation):
-    same(Case("random", messages, tools, generation), tokenizer)
