@@ -14,6 +14,7 @@ except ImportError as error:
 from glimmer.assets import source_state
 from glimmer.config import section, validate
 from glimmer.errors import GlimmerError
+from glimmer.operational import decisive
 from glimmer.provenance import fingerprint, import_first
 
 try:
@@ -34,21 +35,16 @@ SHARDS = [
     f"{R}/retrieval/vectors/shard-{i:05d}-of-{config['embedding']['shards']:05d}"
     for i in range(config["embedding"]["shards"])
 ]
-# Settings that can make a search fail but cannot change its result: no stage is stale by them.
-OPERATIONAL = (
-    "timeout_s",
-    "max_retries",
-    "keep_checkpoints",
-    "max_failed_search_fraction",
-)
 GATES = ["recall", "renderer_parity", "logprob_parity", "model_parity"]
 CHECKPOINTS = {"before": CHECKPOINT, "after": f"{R}/training/final"}
 
 
-def settings(*names, drop=OPERATIONAL):
+def settings(*names, drop=()):
     """The config sections of a stage: changing another section leaves the stage as it is."""
     return {
-        name: {k: v for k, v in section(config, name).items() if k not in drop}
+        name: {
+            k: v for k, v in decisive(section(config, name)).items() if k not in drop
+        }
         for name in names
     }
 

@@ -1,5 +1,8 @@
 # Stage 10: one self-contained page, and provenance.json.
 
+from glimmer.config import read_yaml
+from glimmer.files import sha256_file
+
 
 rule report:
     input:
@@ -31,10 +34,9 @@ rule report:
         runtime=30,
     params:
         settings=config,
-        defaults=str(Path(workflow.basedir) / "config" / "config.yaml"),
+        defaults=read_yaml(Path(workflow.basedir) / "config" / "config.yaml"),
         benchmarks=f"{R}/benchmarks",
-        lock=str(Path(workflow.basedir) / "envs" / "workflow.txt"),
-        repository=workflow.basedir,
+        lock=sha256_file(Path(workflow.basedir) / "envs" / "workflow.txt"),
         code=code("report.py", "glimmer.heldout.report", "glimmer.provenance"),
     message:
         "Writing {output.report}"

@@ -6,15 +6,15 @@ from glimmer.logs import setup
 
 setup(snakemake.log[0])
 
-from glimmer.config import read_yaml
 from glimmer.files import read_json, write_json
 from glimmer.heldout import write_report
 from glimmer.provenance import collect
 
 config = snakemake.params.settings
+repository = Path(snakemake.scriptdir).parent
 provenance = collect(
-    repository=snakemake.params.repository,
-    lock=snakemake.params.lock,
+    repository=repository,
+    lock=repository / "envs" / "workflow.txt",
     seeds={name: config[name]["seed"] for name in ("training", "evaluation", "report")},
     files={
         "checkpoint": Path(snakemake.input.checkpoint[0]) / "model.safetensors",
@@ -37,6 +37,6 @@ write_report(
     gates={Path(path).stem: Path(path) for path in snakemake.input.gates},
     provenance=provenance,
     config=config,
-    defaults=read_yaml(snakemake.params.defaults),
+    defaults=snakemake.params.defaults,
     benchmarks=Path(snakemake.params.benchmarks),
 )

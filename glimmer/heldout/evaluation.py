@@ -20,6 +20,7 @@ from glimmer.assets import Question, read_questions
 from glimmer.errors import ConfigError, DataError
 from glimmer.files import read_jsonl, sha256_file, sha256_json
 from glimmer.logs import get_logger
+from glimmer.operational import decisive
 from glimmer.progress import Progress
 
 logger = get_logger(__name__)
@@ -60,6 +61,10 @@ def evaluate(
     Finished batches are kept beside `out` and not done again after a kill, as long as checkpoint,
     questions, settings and code are the same.
 
+    Raises:
+        GlimmerError: more failed searches in a batch than `search.max_failed_fraction`; the batches
+            before it are kept.
+
     Args:
         settings, search, retrieval, renderer: config sections (`settings` is `evaluation`).
         threads: of torch.
@@ -67,12 +72,12 @@ def evaluate(
     """
     from glimmer.renderer import load_renderer
     from glimmer.retrieval import retrieval_service
+    from glimmer.search_r1.outcome import check_failed_searches
     from glimmer.search_r1.prompt import SEARCH_TOOL
     from glimmer.search_r1.recipe import rollouter_config
     from glimmer.training.local.determinism import use_threads
     from glimmer.training.local.model import load_model
     from glimmer.training.local.sampler import BatchedSampler, SamplingConfig
-    from glimmer.training.run import decisive
 
     use_threads(threads)
     chosen = choose_questions(questions, count=settings["questions"], seed=settings["seed"])
@@ -133,6 +138,12 @@ def evaluate(
                         record(q, g.rollouts[0], native, settings_hash=settings_hash)
                         for q, g in zip(batch, groups, strict=True)
                     ]
+                    check_failed_searches(
+                        sum(r["failed_searches"] for r in fresh),
+                        sum(r["searches"] for r in fresh),
+                        allowed=search["max_failed_fraction"],
+                        where=f"questions {start + 1} to {start + len(batch)}",
+                    )
                     handle.write("".join(json.dumps(r, ensure_ascii=False) + "\n" for r in fresh))
                     handle.flush()
                     os.fsync(handle.fileno())
@@ -141,7 +152,9 @@ def evaluate(
             await rollouter.close()
 
     if len(rows) < len(chosen):
-        with retrieval_service(retrieval, index=index, corpus=corpus, log=service_log) as url:
+        with retrieval_service(
+            retrieval, index=index, corpus=corpus, topk=search["topk"], log=service_log
+        ) as url:
             asyncio.run(run(url))
     lines = part.read_bytes().split(b"\n", 1)[1]
     final = out.with_name(f".{out.name}.whole")

@@ -34,7 +34,7 @@ _PROBES = 5
 
 @contextmanager
 def retrieval_service(
-    settings: Mapping[str, Any], *, index: Path, corpus: Path, log: Path
+    settings: Mapping[str, Any], *, index: Path, corpus: Path, topk: int = 1, log: Path
 ) -> Iterator[str]:
     """Run the retrieval service of an index for the length of a `with` block.
 
@@ -43,18 +43,23 @@ def retrieval_service(
             there is checked and nothing is started.
         index: folder written by `build_index`.
         corpus: the corpus it was built from.
+        topk: passages that will be asked for in a search.
         log: file that receives the service's log.
 
     Yields:
         "http://host:port/retrieve".
 
     Raises:
-        ConfigError: a setting is wrong.
+        ConfigError: a setting is wrong, or topk is more than the corpus or efSearch can give.
         ServiceError: the service did not start (its own message is given), does not answer a known
             query, serves another index, or died while a search of the block failed.
     """
+    from glimmer.retrieval.index import check_k
+
     complete = service_settings(settings)
     probes = _known_passages(Path(index), Path(corpus))
+    record = read_json(Path(index) / "index.json")
+    check_k(topk, complete["ef_search"] or record["ef_search"], record["n"], "search.topk")
     if complete["url"]:
         _check_elsewhere(complete, Path(index), probes)
         yield complete["url"]

@@ -37,6 +37,9 @@ _IDENTITY_SUFFIXES = (".json", ".txt", ".model", ".safetensors", ".bin")
 _NOT_IDENTITY = ("data_config.json", "training_args.bin", "pytorch_model.bin.index.json")
 _HUB_PATTERNS = ["*.json", "*.txt", "*.model", "*.safetensors", "1_Pooling/*", "README.md"]
 
+# Below 16 rows MKL takes another kernel on some CPUs (seen with AVX-512); 64 leaves a margin.
+_LEAST_TOKENS = 64
+
 _E5_TASK = (
     "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery: "
 )
@@ -229,9 +232,9 @@ class Encoder:
 
     On a CPU a text's vector is the same, bit for bit, whatever else is in the batch and however
     many threads there are (checked by tests/retrieval/test_embed.py). Three things change rounding
-    otherwise: padding, so texts are grouped by their exact token count; the matrix product of a
-    single row, so a group has at least two; and splitting a product over threads, so each thread
-    works on batches of its own.
+    otherwise: padding, so texts are grouped by their exact token count; another kernel for matrix
+    products of few rows, so a forward pass has at least two texts and 64 tokens, by repetition if
+    need be; and splitting a product over threads, so each thread works on batches of its own.
 
     Args:
         model: a model setting, see the module.
@@ -317,7 +320,8 @@ class Encoder:
         ]
 
         def forward(batch: list[int]) -> None:
-            padded = batch * 2 if len(batch) == 1 else batch
+            least = max(2, -(-_LEAST_TOKENS // max(1, len(tokens["input_ids"][batch[0]]))))
+            padded = (batch * least)[: max(len(batch), least)]
             features = {
                 key: torch.tensor([values[row] for row in padded], device=self._device)
                 for key, values in tokens.items()

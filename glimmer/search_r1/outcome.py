@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from glimmer.errors import GlimmerError
 from glimmer.search_r1.scoring import OUTCOMES, contains, exact_match, f1
 from glimmer.titanrl import ensure_importable
 
@@ -12,7 +13,7 @@ ensure_importable()
 
 from torchtitan.experiments.rl.rollout.types import Rollout, RolloutStatus  # noqa: E402
 
-__all__ = ["OUTCOMES", "Outcome", "final_answer", "judge"]
+__all__ = ["OUTCOMES", "Outcome", "check_failed_searches", "final_answer", "judge"]
 
 
 @dataclass(frozen=True)
@@ -81,3 +82,21 @@ def judge(rollout: Rollout, golden_answers: list[str]) -> Outcome:
         calls_written=written,
         **counts,
     )
+
+
+def check_failed_searches(failed: float, searches: float, *, allowed: float, where: str) -> None:
+    """Stop where so many searches fail that the result would speak of the service.
+
+    Args:
+        allowed: `search.max_failed_fraction`.
+        where: the step or the questions, for the message.
+
+    Raises:
+        GlimmerError: more than the allowed fraction failed.
+    """
+    if failed > allowed * searches:
+        raise GlimmerError(
+            f"{where}: {failed:.0f} of {searches:.0f} searches failed ({failed / searches:.0%}), "
+            f"search.max_failed_fraction allows {allowed:.0%}. The log above names each failure, "
+            "the service has a log of its own beside it; run again to go on from what is finished."
+        )

@@ -17,7 +17,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from glimmer.errors import ConfigError, GlimmerError
+from glimmer.errors import ConfigError, DataError, GlimmerError
 from glimmer.files import read_json, sha256_file, write_json
 from glimmer.logs import get_logger
 
@@ -39,7 +39,7 @@ def save(
     temporary = folder / f".{final.name}.part"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
-    save_file({k: v.contiguous() for k, v in tensors.items()}, temporary / TENSORS)
+    save_tensors(tensors, temporary / TENSORS)
     state = {
         "step": step,
         "settings": settings_hash,
@@ -51,6 +51,21 @@ def save(
     for old in sorted(folder.glob("step-*"))[:-keep]:
         shutil.rmtree(old)
     return final
+
+
+def save_tensors(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
+    """Write a safetensors file.
+
+    Raises:
+        DataError: the file could not be written, such as on a full disk.
+    """
+    try:
+        save_file({k: v.contiguous() for k, v in tensors.items()}, path, metadata={"format": "pt"})
+    except SafetensorError as error:  # wraps the system's error as text only
+        raise DataError(
+            f"{path}: could not be written ({error}). Free some space and run again; what is "
+            "finished is kept."
+        ) from error
 
 
 def latest(folder: Path, *, settings_hash: str) -> tuple[int, Path] | None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from glimmer.errors import GlimmerError
 from glimmer.files import read_jsonl, write_jsonl
-from glimmer.search_r1.outcome import judge
+from glimmer.search_r1.outcome import check_failed_searches, judge
 
 
 class MetricsFile:
@@ -87,9 +87,7 @@ def rollout_metrics(groups: Sequence, samples: Sequence[Any]) -> dict[str, float
     }
 
 
-def check_step(
-    row: Mapping[str, float], *, rollouts: int, max_failed_search_fraction: float
-) -> None:
+def check_step(row: Mapping[str, float], *, rollouts: int, max_failed_fraction: float) -> None:
     """Stop a run that trains on something else than what it should.
 
     Raises:
@@ -104,13 +102,9 @@ def check_step(
             f"step {step}: the gradient norm is {row['grad_norm']}. Lower training.learning_rate; "
             "the last checkpoint is from before this step."
         )
-    failed = row["failed_searches"] / max(searches, 1)
-    if row["failed_searches"] and failed > max_failed_search_fraction:
-        raise GlimmerError(
-            f"step {step}: {row['failed_searches']:.0f} of {searches:.0f} searches failed "
-            f"({failed:.0%}), training.max_failed_search_fraction allows "
-            f"{max_failed_search_fraction:.0%}. See the service's log; run again to resume."
-        )
+    check_failed_searches(
+        row["failed_searches"], searches, allowed=max_failed_fraction, where=f"step {step}"
+    )
     if row["calls_written"] and not searches:
         raise GlimmerError(
             f"step {step}: the model wrote {row['calls_written']:.0f} tool calls and none could be "

@@ -9,14 +9,7 @@ from typing import Any
 
 from glimmer.errors import ConfigError
 from glimmer.files import sha256_file, sha256_json
-
-# Settings that can stop a run but not change its result.
-OPERATIONAL = ("timeout_s", "max_retries", "keep_checkpoints", "max_failed_search_fraction")
-
-
-def decisive(search: Mapping[str, Any]) -> dict[str, Any]:
-    """The section `search` without what cannot change a result."""
-    return {key: value for key, value in search.items() if key not in OPERATIONAL}
+from glimmer.operational import decisive
 
 
 def train(
@@ -66,7 +59,7 @@ def train(
     use_threads(threads)
     settings_hash = sha256_json(
         {
-            "training": {k: v for k, v in settings.items() if k not in OPERATIONAL},
+            "training": decisive(settings),
             "search": decisive(search),
             "renderer": dict(renderer),
             "threads": threads,
@@ -100,5 +93,7 @@ def train(
         finally:
             await rollouter.close()
 
-    with retrieval_service(retrieval, index=index, corpus=corpus, log=service_log) as url:
+    with retrieval_service(
+        retrieval, index=index, corpus=corpus, topk=search["topk"], log=service_log
+    ) as url:
         asyncio.run(run(url))

@@ -94,7 +94,7 @@ def test_a_model_loaded_wrongly_fails(tmp_path, monkeypatch):
     def wrong(folder):
         model = real(folder)
         with torch.no_grad():
-            model.layers["1"].attention.wo.weight.mul_(1.01)
+            model.layers["1"].attention.wo.weight[0] *= 2  # a norm would undo one factor on all
         return model
 
     monkeypatch.setattr(model_gate, "load_model", wrong)

@@ -1,5 +1,6 @@
 """Real DAGs: a copy of the tracked files, run by Snakemake in processes of their own."""
 
+import json
 import os
 import re
 import shutil
@@ -13,17 +14,32 @@ import yaml
 ROOT = Path(__file__).parents[2]
 SETTINGS = {
     "run": "t",
+    "corpus": {"source": "world"},
+    "questions": {"source": "world"},
     "recall": {"queries": 20},
     "training": {
         "steps": 2,
-        "prompts_per_step": 2,
-        "samples_per_prompt": 2,
+        "prompts_per_step": 4,
+        "samples_per_prompt": 4,
         "checkpoint_every": 1,
     },
     "parity": {"prompts": 4},
     "evaluation": {"questions": 12, "batch": 6},
     "report": {"resamples": 200},
 }
+
+
+def small_world(folder: Path) -> None:
+    """A fifth of the toy world, with the questions that it answers."""
+    source = ROOT / "resources/toy_world"
+    folder.mkdir()
+    passages = (source / "corpus.jsonl").read_text().splitlines(keepends=True)[::5]
+    text = "".join(passages)
+    (folder / "corpus.jsonl").write_text(text)
+    for name, count in (("train", 300), ("heldout", 80)):
+        lines = (source / f"{name}.jsonl").read_text().splitlines(keepends=True)
+        answered = [line for line in lines if json.loads(line)["golden_answers"][0] in text]
+        (folder / f"{name}.jsonl").write_text("".join(answered[:count]))
 
 
 class Workflow:
@@ -49,6 +65,7 @@ class Workflow:
         if results is not None:
             for name in ("results", ".snakemake"):
                 shutil.copytree(results / name, folder / name, symlinks=True)
+        small_world(folder / "world")
         (folder / "mine.yaml").write_text(yaml.safe_dump(settings))
         return cls(folder)
 

@@ -39,7 +39,7 @@ def interrupted(finished, tmp_path_factory):
     workflow = Workflow.copy(tmp_path_factory.mktemp("interrupted"), SETTINGS)
     out = workflow.folder / "results/t"
     vectors = out / "retrieval/vectors"
-    kill_when(workflow, lambda: any(size(p) > 400_000 for p in vectors.glob(".*.part")))
+    kill_when(workflow, lambda: any(size(p) > 200_000 for p in vectors.glob(".*.part")))
     assert not list(vectors.glob("shard-*.npy"))
     states = lambda step: list(out.glob(f"training/checkpoints/*/step-{step:06d}/state.json"))  # noqa: E731
     kill_when(workflow, lambda: states(1))
@@ -56,6 +56,16 @@ def same_bytes(finished, workflow, pattern):
     assert names, pattern
     for name in names:
         assert sha256_file(finished.folder / name) == sha256_file(workflow.folder / name), name
+
+
+def test_training_changed_the_model(finished):
+    """Or the comparisons below would say nothing."""
+    out = finished.folder / "results/t"
+    trained, start = (
+        sha256_file(out / name / "model.safetensors")
+        for name in ("training/final", "assets/checkpoint")
+    )
+    assert trained != start
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,8 @@ class LocalEngine:
         renderer: Any,
         settings_hash: str,
     ) -> None:
-        self.source, self.out, self.settings = checkpoint, out, settings
+        self.source, self.out = checkpoint, out
+        self.settings, self.search = settings, search
         self.settings_hash = settings_hash
         self.model = load_model(checkpoint)
         self.forward = PrefixForward(self.model)
@@ -170,7 +171,7 @@ class LocalEngine:
                     check_step(
                         row,
                         rollouts=rollouts,
-                        max_failed_search_fraction=settings["max_failed_search_fraction"],
+                        max_failed_fraction=self.search["max_failed_fraction"],
                     )
                     metrics.add(row)
                     if step % settings["checkpoint_every"] == 0 or step == settings["steps"]:

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 import torchtitan.models.muse_glimmer as muse_glimmer
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torchtitan.distributed.utils import set_spmd_backend
 from torchtitan.models.muse_glimmer.state_dict_adapter import MuseGlimmerStateDictAdapter
 from torchtitan.protocols.module import Module
@@ -27,6 +27,7 @@ from torchtitan.protocols.module import Module
 from glimmer.assets import write_manifest
 from glimmer.errors import DataError, IntegrityError
 from glimmer.files import read_json
+from glimmer.training.checkpoint import save_tensors
 
 # What torchtitan 0.3.0 hard-codes for this architecture; another value would be silently ignored.
 _FIXED = {
@@ -208,7 +209,7 @@ def save_model(model: muse_glimmer.MuseGlimmerModel, source: Path, out: Path) ->
     tensors = load_tensors(source)
     own = to_hf(model, torch.float32)
     merged = {k: (own[k].to(v.dtype) if k in own else v) for k, v in tensors.items()}
-    save_file(merged, part / "model.safetensors", metadata={"format": "pt"})
+    save_tensors(merged, part / "model.safetensors")
     for name in ("config.json", *TOKENIZER_FILES):
         if (source / name).exists():
             shutil.copyfile(source / name, part / name)

@@ -1,0 +1,13 @@
+"""Settings that can stop a stage but cannot change its result: no stage is stale by them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+OPERATIONAL = ("timeout_s", "max_retries", "max_failed_fraction", "keep_checkpoints")
+
+
+def decisive(section: Mapping[str, Any]) -> dict[str, Any]:
+    """A config section without its operational settings."""
+    return {key: value for key, value in section.items() if key not in OPERATIONAL}
