@@ -15,15 +15,14 @@ from glimmer.assets import source_state
 from glimmer.config import section, validate
 from glimmer.errors import GlimmerError
 from glimmer.operational import decisive
-from glimmer.provenance import fingerprint, import_first
+from glimmer.provenance import fingerprint, prepare_children
 
 try:
     validate(config)
 except GlimmerError as error:
     raise WorkflowError(str(error))
 
-# Jobs import the library from this checkout, whose code the fingerprints are of.
-import_first(Path(workflow.basedir))
+prepare_children(Path(workflow.basedir))
 
 R = f"{config['results']}/{config['run']}"
 THREADS = config["threads"]

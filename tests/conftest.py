@@ -1,5 +1,18 @@
-"""Before any test module imports one of TitanRL's submodules."""
+"""Before any test module imports torch or one of TitanRL's submodules."""
 
-from glimmer.titanrl import ensure_importable
+import os
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # two workers share the cores
+
+from glimmer.titanrl import ensure_importable  # noqa: E402
 
 ensure_importable()
+
+
+def pytest_collection_modifyitems(items):
+    """Tests of one folder share models, indexes and runs: they stay with one worker."""
+    import pytest
+
+    for item in items:
+        folder = item.path.parent.name
+        item.add_marker(pytest.mark.xdist_group("workflow" if folder == "workflow" else "units"))

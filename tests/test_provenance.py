@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from glimmer.errors import DataError, GlimmerError
-from glimmer.provenance import code_parts, collect, fingerprint, import_first
+from glimmer.provenance import code_parts, collect, fingerprint, prepare_children
 
 # stage -> helper -> deep, and a package that resolves its names on first use.
 SOURCES = {
@@ -299,10 +299,11 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 def test_children_import_from_the_checkout_first(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
     monkeypatch.setenv("PYTHONPATH", f"/elsewhere:{tmp_path}")
     for _ in range(2):
-        import_first(tmp_path)
+        prepare_children(tmp_path)
         assert os.environ["PYTHONPATH"] == f"{tmp_path}:/elsewhere"
     monkeypatch.delenv("PYTHONPATH")
-    import_first(tmp_path)
+    prepare_children(tmp_path)
     assert os.environ["PYTHONPATH"] == str(tmp_path)
