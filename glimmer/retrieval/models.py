@@ -260,7 +260,9 @@ class Encoder:
         self._pool = ThreadPoolExecutor(threads) if on_cpu and threads > 1 else None
         # Imported late: sentence-transformers takes seconds, a wrong setting should not.
         from sentence_transformers import SentenceTransformer
+        from transformers.utils import logging as transformers_logging
 
+        transformers_logging.disable_progress_bar()
         try:
             self._model = SentenceTransformer(str(folder), device=device, local_files_only=True)
         except Exception as error:

@@ -16,6 +16,7 @@ SETTINGS = {
     "run": "t",
     "corpus": {"source": "world"},
     "questions": {"source": "world"},
+    "embedding": {"batch_size": 8},
     "recall": {"queries": 20},
     "training": {
         "steps": 2,

@@ -2,16 +2,14 @@
 
 import json
 import os
+import shutil
 import signal
 import time
 
-import pytest
-
 from glimmer.files import sha256_file
 
-from .conftest import SETTINGS, Workflow
-
 WAIT_S = 200
+RUN = "results/t"
 
 
 def kill_when(workflow, ready, *targets):
@@ -33,70 +31,66 @@ def size(path):
     return path.stat().st_size if path.exists() else 0
 
 
-@pytest.fixture(scope="module")
-def interrupted(finished, tmp_path_factory):
-    """A run killed three times, then finished."""
-    workflow = Workflow.copy(tmp_path_factory.mktemp("interrupted"), SETTINGS)
-    out = workflow.folder / "results/t"
-    vectors = out / "retrieval/vectors"
-    kill_when(workflow, lambda: any(size(p) > 200_000 for p in vectors.glob(".*.part")))
-    assert not list(vectors.glob("shard-*.npy"))
-    states = lambda step: list(out.glob(f"training/checkpoints/*/step-{step:06d}/state.json"))  # noqa: E731
-    kill_when(workflow, lambda: states(1))
-    assert not (out / "training/final").exists()
-    part = out / "heldout/.after.jsonl.part"
-    kill_when(workflow, lambda: size(part) > 10_000)
-    assert not (out / "heldout/after.jsonl").exists()
-    log = workflow.run()
-    return workflow, log
-
-
-def same_bytes(finished, workflow, pattern):
-    names = [p.relative_to(finished.folder) for p in finished.folder.glob(pattern) if p.is_file()]
-    assert names, pattern
+def remake(workflow, *names):
+    """Delete outputs, with what a resumed run could go on from."""
     for name in names:
-        assert sha256_file(finished.folder / name) == sha256_file(workflow.folder / name), name
+        path = workflow.folder / RUN / name
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def test_training_changed_the_model(finished):
-    """Or the comparisons below would say nothing."""
-    out = finished.folder / "results/t"
+def same_bytes(finished, workflow, name):
+    path = finished.folder / RUN / name
+    files = [p for p in path.rglob("*") if p.is_file()] if path.is_dir() else [path]
+    assert files, name
+    for file in files:
+        again = workflow.folder / file.relative_to(finished.folder)
+        assert sha256_file(file) == sha256_file(again), again
+
+
+def test_embedding(finished, workflow):
+    shard = "retrieval/vectors/shard-00000-of-00002"
+    remake(workflow, f"{shard}.npy", f"{shard}.json", "retrieval/index")
+    part = workflow.folder / RUN / "retrieval/vectors/.shard-00000-of-00002.npy.part"
+    kill_when(workflow, lambda: size(part) > 90_000, f"{RUN}/retrieval/index")
+    assert not (workflow.folder / RUN / f"{shard}.npy").exists()
+    log = workflow.run(f"{RUN}/retrieval/index")
+    assert "embedding shard-00000-of-00002: resuming after" in log
+    same_bytes(finished, workflow, "retrieval/vectors")
+    same_bytes(finished, workflow, "retrieval/index")
+
+
+def test_training(finished, workflow):
+    out = finished.folder / RUN
     trained, start = (
         sha256_file(out / name / "model.safetensors")
         for name in ("training/final", "assets/checkpoint")
     )
-    assert trained != start
+    assert trained != start  # or the comparison below would say nothing
+    remake(workflow, "training")
+    folder = workflow.folder / RUN / "training"
+    target = f"{RUN}/training/metrics.jsonl"
+    kill_when(workflow, lambda: list(folder.glob("checkpoints/*/step-000001/state.json")), target)
+    assert not (folder / "final").exists()
+    assert "resuming from" in workflow.run(target)
+    same_bytes(finished, workflow, "training/final")
+    assert untimed(finished) == untimed(workflow)
+    assert [row["step"] for row in untimed(workflow)] == [1, 2]
 
 
-@pytest.mark.parametrize(
-    "pattern",
-    [
-        "results/t/assets/**/*",
-        "results/t/retrieval/vectors/*.npy",
-        "results/t/retrieval/index/*",
-        "results/t/training/final/*",
-        "results/t/heldout/*",
-    ],
-)
-def test_files_are_those_of_an_undisturbed_run(finished, interrupted, pattern):
-    same_bytes(finished, interrupted[0], pattern)
+def untimed(workflow):
+    """The rows of metrics.jsonl without what a clock measured."""
+    lines = (workflow.folder / RUN / "training/metrics.jsonl").read_text().splitlines()
+    timed = ("time", "seconds", "tokens_per_s")
+    return [
+        {k: v for k, v in json.loads(line).items() if not k.startswith(timed)} for line in lines
+    ]
 
 
-def test_metrics_are_those_of_an_undisturbed_run(finished, interrupted):
-    def rows(workflow):
-        lines = (workflow.folder / "results/t/training/metrics.jsonl").read_text().splitlines()
-        timed = ("time", "seconds", "tokens_per_s")
-        return [
-            {k: v for k, v in json.loads(line).items() if not k.startswith(timed)} for line in lines
-        ]
-
-    assert rows(finished) == rows(interrupted[0])
-    assert [row["step"] for row in rows(finished)] == [1, 2]
-
-
-def test_finished_work_was_not_done_again(interrupted):
-    workflow, log = interrupted
-    assert "rule embed:" not in log
-    assert "rule grpo:" not in log
-    assert "evaluate after: resuming after 6 of 12" in log
-    assert workflow.stale() == set()
+def test_evaluation(finished, workflow):
+    remake(workflow, "heldout/after.jsonl")
+    target = f"{RUN}/heldout/after.jsonl"
+    part = workflow.folder / RUN / "heldout/.after.jsonl.part"
+    kill_when(workflow, lambda: size(part) > 10_000, target)
+    assert not (workflow.folder / target).exists()
+    assert "evaluate after: resuming after 6 of 12" in workflow.run(target)
+    same_bytes(finished, workflow, "heldout/after.jsonl")
