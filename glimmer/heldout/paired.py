@@ -1,8 +1,8 @@
 """The paired comparison: the same questions before and after, and how certain the gain is.
 
 Exact McNemar test (McNemar 1947; two-sided binomial test on the discordant pairs), percentile
-interval of a paired bootstrap over questions (Efron 1979), Wilson interval for each rate. Every
-question counts, whatever became of its rollout.
+interval of a paired bootstrap over questions (Efron 1979), Wilson interval for each rate; the
+formulas are in `glimmer.heldout.statistics`. Every question counts, whatever became of its rollout.
 """
 
 from __future__ import annotations
@@ -13,16 +13,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.stats import binomtest
 
 from glimmer.errors import IntegrityError
+from glimmer.heldout.passages import retrieval
 from glimmer.heldout.records import read_records
+from glimmer.heldout.statistics import (
+    ALPHA,
+    holm,
+    mcnemar_midp,
+    mcnemar_p,
+    paired_difference,
+    power,
+    rate,
+)
 from glimmer.logs import get_logger
 
 logger = get_logger(__name__)
-
-ALPHA = 0.05
-_BLOCK = 1000  # resamples drawn at once
 
 
 def compare(before: Path, after: Path, *, seed: int, resamples: int) -> dict[str, Any]:
@@ -40,9 +46,17 @@ def compare(before: Path, after: Path, *, seed: int, resamples: int) -> dict[str
     """
     old, new = read_records(before), read_records(after)
     _check_same(old, new, before, after)
+    return verdict(old, new, seed=seed, resamples=resamples)
+
+
+def verdict(old: dict, new: dict, *, seed: int, resamples: int) -> dict[str, Any]:
+    """What `compare` returns, of records by id that hold the same questions.
+
+    Records need `scores.exact_match` (0 or 1); what rests on a field that not all of them have is
+    left out.
+    """
     ids = list(old)
     right = {name: _scores(rows, ids, "exact_match") for name, rows in _pair(old, new)}
-    f1 = {name: _scores(rows, ids, "f1") for name, rows in _pair(old, new)}
     gained = [i for i, a, b in zip(ids, right["before"], right["after"], strict=True) if b > a]
     lost = [i for i, a, b in zip(ids, right["before"], right["after"], strict=True) if b < a]
     both = int(np.sum((right["before"] == 1) & (right["after"] == 1)))
@@ -52,9 +66,6 @@ def compare(before: Path, after: Path, *, seed: int, resamples: int) -> dict[str
         "questions": len(ids),
         **{name: _summary(rows, ids) for name, rows in _pair(old, new)},
         "difference": difference,
-        "f1_difference": paired_difference(
-            f1["before"], f1["after"], seed=seed, resamples=resamples
-        ),
         "table": {
             "both_right": both,
             "gained": len(gained),
@@ -62,9 +73,20 @@ def compare(before: Path, after: Path, *, seed: int, resamples: int) -> dict[str
             "both_wrong": len(ids) - both - len(gained) - len(lost),
         },
         "mcnemar_p": p,
-        "outcomes": _transitions(old, new, ids),
-        "by_type": _by_type(old, new, ids),
+        "mcnemar_midp": mcnemar_midp(len(gained), len(lost)),
+        "power": power(len(ids), len(gained) + len(lost)),
     }
+    rows = [*old.values(), *new.values()]
+    if all("f1" in row["scores"] for row in rows):
+        f1 = [_scores(side, ids, "f1") for side in (old, new)]
+        measured["f1_difference"] = paired_difference(*f1, seed=seed, resamples=resamples)
+    if all("outcome" in row for row in rows):
+        measured["outcomes"] = _transitions(old, new, ids)
+        measured["by_outcome"] = _by_outcome(old, new, ids)
+    if all("type" in row for row in rows):
+        measured["by_type"] = _by_type(old, new, ids)
+    if all("turns" in row and "golden_answers" in row for row in rows):
+        measured["retrieval"] = retrieval(old, new, ids)
     logger.info(
         "before %d, after %d of %d; difference %+.1f points [%+.1f, %+.1f], p = %.2g",
         measured["before"]["correct"],
@@ -84,35 +106,6 @@ def compare(before: Path, after: Path, *, seed: int, resamples: int) -> dict[str
     }
 
 
-def mcnemar_p(gained: int, lost: int) -> float:
-    """Two-sided exact p of `gained` against `lost` discordant pairs; 1.0 if there are none."""
-    if gained + lost == 0:
-        return 1.0
-    return float(binomtest(gained, gained + lost, 0.5).pvalue)
-
-
-def paired_difference(
-    before: np.ndarray, after: np.ndarray, *, seed: int, resamples: int
-) -> dict[str, Any]:
-    """Mean of after - before over questions, with a 95 % percentile bootstrap interval.
-
-    Args:
-        before, after: scores, shape (questions,), of the same questions in the same order.
-
-    Returns:
-        {"mean", "ci95": [low, high]}.
-    """
-    difference = np.asarray(after, dtype=np.float64) - np.asarray(before, dtype=np.float64)
-    generator = np.random.default_rng(seed)
-    means: list[np.ndarray] = []
-    for start in range(0, resamples, _BLOCK):
-        rows = min(_BLOCK, resamples - start)
-        drawn = generator.integers(0, len(difference), size=(rows, len(difference)))
-        means.append(difference[drawn].mean(axis=1))
-    low, high = np.quantile(np.concatenate(means), [0.025, 0.975])
-    return {"mean": float(difference.mean()), "ci95": [float(low), float(high)]}
-
-
 def _pair(old: dict, new: dict) -> list[tuple[str, dict]]:
     return [("before", old), ("after", new)]
 
@@ -124,21 +117,27 @@ def _scores(rows: Mapping[str, Any], ids: list[str], name: str) -> np.ndarray:
 def _summary(rows: Mapping[str, Any], ids: list[str]) -> dict[str, Any]:
     """Counts, rate with its Wilson interval, and means of one evaluation."""
     correct = int(_scores(rows, ids, "exact_match").sum())
-    interval = binomtest(correct, len(ids)).proportion_ci(method="wilson")
-    return {
+    found = rate(correct, len(ids))
+    summary: dict[str, Any] = {
         "correct": correct,
-        "exact_match": correct / len(ids),
-        "ci95": [float(interval.low), float(interval.high)],
-        "f1": float(_scores(rows, ids, "f1").mean()),
-        "contains": float(_scores(rows, ids, "contains").mean()),
-        "searches": float(np.mean([rows[i]["searches"] for i in ids])),
-        "failed_searches": int(sum(rows[i]["failed_searches"] for i in ids)),
-        "turns": float(np.mean([len(rows[i]["turns"]) for i in ids])),
-        "completion_tokens": float(
-            np.mean([sum(len(t["completion_ids"]) for t in rows[i]["turns"]) for i in ids])
-        ),
-        "outcomes": dict(sorted(Counter(rows[i]["outcome"] for i in ids).items())),
+        "exact_match": found["rate"],
+        "ci95": found["ci95"],
     }
+    for name in ("f1", "contains"):
+        if all(name in row["scores"] for row in rows.values()):
+            summary[name] = float(_scores(rows, ids, name).mean())
+    have = set.intersection(*(set(row) for row in rows.values()))
+    if "searches" in have:
+        summary["searches"] = float(np.mean([rows[i]["searches"] for i in ids]))
+    if "failed_searches" in have:
+        summary["failed_searches"] = int(sum(rows[i]["failed_searches"] for i in ids))
+    if "turns" in have:
+        tokens = [sum(len(t["completion_ids"]) for t in rows[i]["turns"]) for i in ids]
+        summary["turns"] = float(np.mean([len(rows[i]["turns"]) for i in ids]))
+        summary["completion_tokens"] = float(np.mean(tokens))
+    if "outcome" in have:
+        summary["outcomes"] = dict(sorted(Counter(rows[i]["outcome"] for i in ids).items()))
+    return summary
 
 
 def _transitions(old: dict, new: dict, ids: list[str]) -> dict[str, dict[str, int]]:
@@ -150,19 +149,47 @@ def _transitions(old: dict, new: dict, ids: list[str]) -> dict[str, dict[str, in
     return table
 
 
-def _by_type(old: dict, new: dict, ids: list[str]) -> dict[str, dict[str, float]]:
-    """Exact match before and after for each kind of question."""
-    groups: dict[str, list[str]] = {}
-    for i in ids:
-        groups.setdefault(str(old[i]["type"]), []).append(i)
-    return {
-        kind: {
-            "questions": len(members),
-            "before": float(_scores(old, members, "exact_match").mean()),
-            "after": float(_scores(new, members, "exact_match").mean()),
+def _by_outcome(old: dict, new: dict, ids: list[str]) -> dict[str, dict[str, Any]]:
+    """Questions that ended so before and after; exact McNemar of ending so or not."""
+    names = sorted({rows[i]["outcome"] for rows in (old, new) for i in ids})
+    groups = {}
+    for name in names:
+        was = np.array([old[i]["outcome"] == name for i in ids])
+        became = np.array([new[i]["outcome"] == name for i in ids])
+        groups[name] = {
+            "before": int(was.sum()),
+            "after": int(became.sum()),
+            "mcnemar_p": mcnemar_p(int((became & ~was).sum()), int((was & ~became).sum())),
         }
-        for kind, members in sorted(groups.items())
-    }
+    return _corrected(groups)
+
+
+def _by_type(old: dict, new: dict, ids: list[str]) -> dict[str, dict[str, Any]]:
+    """Exact match before and after for each kind of question, with its exact McNemar p."""
+    members: dict[str, list[str]] = {}
+    for i in ids:
+        members.setdefault(str(old[i]["type"]), []).append(i)
+    groups = {}
+    for kind, ids_of in sorted(members.items()):
+        was, became = (_scores(rows, ids_of, "exact_match") for rows in (old, new))
+        gained, lost = int((became > was).sum()), int((became < was).sum())
+        groups[kind] = {
+            "questions": len(ids_of),
+            "before": float(was.mean()),
+            "after": float(became.mean()),
+            "gained": gained,
+            "lost": lost,
+            "mcnemar_p": mcnemar_p(gained, lost),
+        }
+    return _corrected(groups)
+
+
+def _corrected(groups: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The groups with `holm_p`, their p corrected for the number of groups."""
+    corrected = holm([group["mcnemar_p"] for group in groups.values()])
+    for group, p in zip(groups.values(), corrected, strict=True):
+        group["holm_p"] = p
+    return groups
 
 
 def _check_same(old: dict, new: dict, before: Path, after: Path) -> None:

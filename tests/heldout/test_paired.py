@@ -10,7 +10,7 @@ from scipy.stats import binom
 
 from glimmer.errors import DataError, IntegrityError
 from glimmer.heldout import compare
-from glimmer.heldout.paired import mcnemar_p, paired_difference
+from glimmer.heldout.statistics import mcnemar_p, paired_difference
 from tests.heldout.records import record, write
 
 
@@ -38,8 +38,22 @@ def test_counts_and_tables(tmp_path):
     assert verdict["passed"] is False  # 2 against 1 proves nothing
 
 
-def test_the_reference_result():
-    """40 -> 92 of 200, had no question been lost: p = 2 / 2^52."""
+def test_the_reference_result(tmp_path):
+    """40 -> 92 of 200 with 7 lost, rebuilt from its counts."""
+    before = names(["correct"] * 40 + ["no_answer"] * 160)
+    after = names(["correct"] * 33 + ["wrong"] * 7 + ["correct"] * 59 + ["wrong"] * 101)
+    verdict = compare(*files(tmp_path, before, after), seed=0, resamples=10_000)
+    found = verdict["measured"]
+    assert found["table"] == {"both_right": 33, "gained": 59, "lost": 7, "both_wrong": 101}
+    assert (found["before"]["correct"], found["after"]["correct"]) == (40, 92)
+    assert f"{found['mcnemar_p']:.1e}" == "2.4e-11"
+    assert found["difference"]["mean"] == pytest.approx(0.26)
+    # Normal approximation: 0.26 -+ 1.96 sqrt((59 + 7) / 200 - 0.26^2) / sqrt(200).
+    half = 1.96 * math.sqrt((66 / 200 - 0.26**2) / 200)
+    assert found["difference"]["ci95"] == pytest.approx([0.26 - half, 0.26 + half], abs=0.006)
+    assert found["difference"]["ci95"] == pytest.approx([0.19, 0.33])
+    assert verdict["passed"] is True
+    # Had no question been lost: p = 2 / 2^52.
     assert mcnemar_p(52, 0) == pytest.approx(2 * 0.5**52)
 
 
