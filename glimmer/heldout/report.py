@@ -14,6 +14,7 @@ import yaml
 
 from glimmer.errors import DataError
 from glimmer.files import read_jsonl, write_text
+from glimmer.heldout import report_evidence as evidence
 from glimmer.heldout import report_figures as figures
 from glimmer.heldout import report_tables as tables
 from glimmer.heldout.page import asset
@@ -171,10 +172,15 @@ def _comparison(measured: Mapping[str, Any]) -> Html:
         + '<div class="two">'
         + figures.flow(measured["outcomes"])
         + tables.transitions(measured["outcomes"])
-        + '</div><h3>Types and means</h3><div class="two">'
-        + tables.by_type(measured["by_type"])
+        + evidence.by_outcome(measured["by_outcome"])
         + tables.means(old, new)
-        + "</div>"
+        + "</div><h3>Types</h3>"
+        + evidence.by_type(measured["by_type"])
+        + "<p>p: exact McNemar; Holm: corrected for the number of rows.</p>"
+        + '<h3>Retrieval</h3><div class="two">'
+        + evidence.retrieval(measured["retrieval"], measured["questions"])
+        + "</div><h3>How far this carries</h3>"
+        + evidence.power(measured["power"], measured["questions"])
         + f"<p>F1 changed by {tables.points(f1['mean'])} points "
         f"[{tables.points(low)}, {tables.points(high)}] (95 % paired bootstrap).</p>"
     )

@@ -136,22 +136,6 @@ def transitions(outcomes: Mapping[str, Mapping[str, int]]) -> Html:
     )
 
 
-def by_type(groups: Mapping[str, Mapping[str, float]]) -> Html:
-    """Exact match before and after for each kind of question."""
-    rows = [
-        [
-            "without a type" if kind == "None" else kind,
-            int(group["questions"]),
-            percent(group["before"]),
-            percent(group["after"]),
-            points(group["after"] - group["before"]),
-        ]
-        for kind, group in groups.items()
-    ]
-    head = ["type", "questions", "before", "after", "points"]
-    return table("Exact match by type of question", head, rows, kind="figures")
-
-
 def points(fraction: float) -> str:
     """A difference of rates in percentage points, with its sign."""
     text = f"{100 * fraction:+.1f}"

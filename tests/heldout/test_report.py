@@ -324,6 +324,8 @@ def test_page_shows_the_figures(case):
     assert "grpo 3,661.5 1:01:02 2,048" in text and "all rules 3,663.8 1:01:04 2,048" in text
     assert COMMIT in text and "8.0 GiB" in text and "working tree clean" in text
     assert "make run" in text
+    assert "right if found" in text and "p, Holm" in text
+    assert "a true difference of" in text and "Duffy 1984" in text
 
 
 def test_same_inputs_same_bytes(case):
