@@ -1,0 +1,110 @@
+"""`glimmer`: commands beside the workflow. `python -m glimmer.cli compare A.jsonl B.jsonl`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from glimmer.errors import GlimmerError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status: 0, 1 after an error (one message on stderr), 2 for wrong usage."""
+    options = _parser().parse_args(arguments)
+    try:
+        return options.run(options)
+    except GlimmerError as error:
+        print(f"glimmer: {error}", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="glimmer", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="command")
+    compare = commands.add_parser(
+        "compare",
+        help="two evaluations of the same questions, paired",
+        description=(
+            "Paired comparison of two record files (JSONL, one question a line; at least id and "
+            "exact_match; sample logs of lm-evaluation-harness too). See docs/evaluation.md."
+        ),
+    )
+    compare.add_argument("before", type=Path, metavar="A.jsonl")
+    compare.add_argument("after", type=Path, metavar="B.jsonl")
+    compare.add_argument("--metric", help="field that says right or wrong (exact_match)")
+    compare.add_argument("--filter", help="filter of an lm-evaluation-harness log")
+    compare.add_argument("--resamples", type=_positive, default=10_000, help="of the bootstrap")
+    compare.add_argument("--seed", type=_whole, default=0, help="of the bootstrap")
+    compare.add_argument("--out", type=Path, help="write everything as JSON here")
+    compare.set_defaults(run=_compare)
+    return parser
+
+
+def _whole(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"found {value}, expected 0 or more")
+    return value
+
+
+def _positive(text: str) -> int:
+    if (value := _whole(text)) == 0:
+        raise argparse.ArgumentTypeError("found 0, expected at least 1")
+    return value
+
+
+def _compare(options: argparse.Namespace) -> int:
+    from glimmer.files import disk_errors, write_json
+    from glimmer.heldout.imports import check_questions, differing_hashes, read_any
+    from glimmer.heldout.paired import verdict
+
+    old, new = (
+        read_any(path, metric=options.metric, filter=options.filter)
+        for path in (options.before, options.after)
+    )
+    check_questions(old, new, options.before, options.after)
+    found = verdict(old, new, seed=options.seed, resamples=options.resamples)
+    differing = differing_hashes(old, new)
+    found["measured_on"] |= {
+        "before": str(options.before),
+        "after": str(options.after),
+        "differing": differing,
+    }
+    print("\n".join(_table(found["measured"])))
+    for name, count in differing.items():
+        print(f"note: {name} differ for {count} of {len(old)} questions")
+    if options.out is not None:
+        with disk_errors(options.out, "writing"):
+            write_json(options.out, found)
+    return 0
+
+
+def _table(measured: dict[str, Any]) -> list[str]:
+    """The result in a few lines of text."""
+    counts = measured["table"]
+    low, high = (100 * bound for bound in measured["difference"]["ci95"])
+    able = measured["power"]["detectable_difference"]
+    lines = [f"{'':<8}{'right':>7}{'rate':>9}   95 % Wilson"]
+    for name in ("before", "after"):
+        side = measured[name]
+        bounds = "–".join(f"{100 * bound:.1f}" for bound in side["ci95"])
+        lines.append(
+            f"{name:<8}{side['correct']:>7}{100 * side['exact_match']:>7.1f} %   {bounds} %"
+        )
+    lines += [
+        f"{measured['questions']} questions: {counts['gained']} gained, {counts['lost']} lost, "
+        f"{counts['both_right']} right and {counts['both_wrong']} wrong both times",
+        f"difference {100 * measured['difference']['mean']:+.1f} points [{low:+.1f}, {high:+.1f}] "
+        "(95 % paired bootstrap)",
+        f"exact McNemar p = {measured['mcnemar_p']:.2g}, mid-p = {measured['mcnemar_midp']:.2g}",
+        "detectable with 80 % power: "
+        + ("nothing" if able is None else f"{100 * able:.1f} points"),
+    ]
+    return lines
+
+
+if __name__ == "__main__":
+    sys.exit(main())

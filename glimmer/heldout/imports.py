@@ -1,0 +1,172 @@
+"""Record files of any system, for `glimmer compare`.
+
+The minimal schema, one JSON object a line:
+
+    {"id": "q1", "exact_match": 1}
+
+`id` is a text or an integer, once a file; `exact_match` 0, 1, true or false. Optional: `f1` and
+`contains` (0..1), `type`, `outcome`, `question`, `golden_answers`, `hashes`. Scores may stand in an
+object `scores`, so that a run's own record files fit too. Other keys are passed over.
+
+Sample logs of lm-evaluation-harness (`--log_samples`) are known by `doc_id` and `filter`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from glimmer.errors import DataError
+from glimmer.files import disk_errors, read_jsonl, sha256_json
+
+_WAY_OUT = 'The least that a line needs is {"id": "q1", "exact_match": 1}.'
+_KEPT = {"question": str, "golden_answers": list, "hashes": dict, "searches": int}
+
+
+def read_any(path: Path, *, metric: str | None = None, filter: str | None = None) -> dict[str, Any]:
+    """Records by id, each with `scores.exact_match` as 0 or 1, in the file's order.
+
+    Args:
+        metric: the field that says right or wrong; `exact_match` if None.
+        filter: of an lm-evaluation-harness log with several filters, the one that counts.
+
+    Raises:
+        DataError: naming file and line: not a record, an id twice, a score that is missing, no
+            number, NaN or neither 0 nor 1, several filters and none chosen; or the file is empty.
+    """
+    metric = metric or "exact_match"
+    records: dict[str, Any] = {}
+    lines: dict[str, int] = {}
+    filters: dict[str, None] = {}
+    for number, row in _lines(path):
+        where = f"{path}, line {number}"
+        if not isinstance(row, dict):
+            raise DataError(
+                f"{where}: found a {type(row).__name__}, expected an object. {_WAY_OUT}"
+            )
+        if "doc_id" in row and "filter" in row:
+            filters[str(row["filter"])] = None
+            if filter is not None and row["filter"] != filter:
+                continue
+            if len(filters) > 1 and filter is None:
+                raise DataError(
+                    f"{where}: found the filters {', '.join(filters)}, expected one. Choose with "
+                    "--filter."
+                )
+            record = _harness(row, metric, where)
+        else:
+            record = _minimal(row, metric, where)
+        name = record["id"]
+        if name in records:
+            raise DataError(
+                f"{where}: found the id {name!r}, which line {lines[name]} has too; expected each "
+                "id once. Remove one of the two lines."
+            )
+        records[name], lines[name] = record, number
+    if not records:
+        chosen = f" with filter {filter!r}; it has {', '.join(filters)}" if filters else ""
+        raise DataError(f"{path}: found no record{chosen}. {_WAY_OUT}")
+    return records
+
+
+def _lines(path: Path) -> Iterator[tuple[int, Any]]:
+    if not path.is_file():
+        raise DataError(f"{path}: found no such file, expected JSONL. {_WAY_OUT}")
+    with disk_errors(path, "reading"):
+        yield from read_jsonl(path)
+
+
+def _minimal(row: dict[str, Any], metric: str, where: str) -> dict[str, Any]:
+    name = row.get("id")
+    if isinstance(name, bool) or not isinstance(name, str | int) or name == "":
+        raise DataError(f"{where}: found the id {name!r}, expected a text. {_WAY_OUT}")
+    nested = row.get("scores")
+    given = {**row, **nested} if isinstance(nested, dict) else row
+    scores: dict[str, Any] = {"exact_match": _right(given, metric, where)}
+    for key in ("f1", "contains"):
+        if given.get(key) is not None:
+            scores[key] = _fraction(given[key], key, where)
+    record = {"id": str(name), "scores": scores}
+    for key in ("type", "outcome"):
+        if key in row:
+            if row[key] is not None and not isinstance(row[key], str):
+                raise DataError(f"{where}: found {key!r}: {row[key]!r}, expected a text or null.")
+            record[key] = row[key]
+    if record.get("outcome") is None:
+        record.pop("outcome", None)
+    record |= {key: row[key] for key, kind in _KEPT.items() if isinstance(row.get(key), kind)}
+    # A run's own records, whose passages are known.
+    turns = row.get("turns")
+    if isinstance(turns, list) and all(
+        isinstance(turn, dict) and isinstance(turn.get("completion_ids"), list) for turn in turns
+    ):
+        record["turns"] = turns
+    return record
+
+
+def _harness(row: dict[str, Any], metric: str, where: str) -> dict[str, Any]:
+    """A line of a sample log of lm-evaluation-harness."""
+    if metric not in row:
+        raise DataError(
+            f"{where}: found the metrics {row.get('metrics')}, expected {metric!r} among them. "
+            "Choose with --metric."
+        )
+    record = {"id": str(row["doc_id"]), "scores": {"exact_match": _right(row, metric, where)}}
+    if "doc_hash" in row:
+        record["question"] = row["doc_hash"]
+    if "prompt_hash" in row:
+        record["hashes"] = {"prompt": row["prompt_hash"]}
+    return record
+
+
+def _right(row: dict[str, Any], metric: str, where: str) -> int:
+    if row.get(metric) is None:
+        raise DataError(f"{where}: found no {metric!r}. {_WAY_OUT}")
+    value = _fraction(row[metric], metric, where)
+    if value not in (0, 1):
+        raise DataError(
+            f"{where}: found {metric} {value!r}, expected 0 or 1: the exact test needs answers "
+            "that are right or wrong. Choose such a field with --metric."
+        )
+    return int(value)
+
+
+def _fraction(value: Any, name: str, where: str) -> float:
+    if not isinstance(value, int | float) or not math.isfinite(value) or not 0 <= value <= 1:
+        raise DataError(f"{where}: found {name} {value!r}, expected a number from 0 to 1.")
+    return float(value)
+
+
+def check_questions(old: dict[str, Any], new: dict[str, Any], before: Path, after: Path) -> None:
+    """The same ids and, where both files tell, the same questions.
+
+    Raises:
+        DataError: naming the first difference.
+    """
+    for mine, theirs, missing in ((old, new, after), (new, old, before)):
+        if absent := [i for i in mine if i not in theirs]:
+            raise DataError(
+                f"{missing}: {len(absent)} questions of {len(mine)} are missing, the first is "
+                f"{absent[0]!r}; expected the same ids in both files. Evaluate the same questions."
+            )
+    for i, row in old.items():
+        for key in ("question", "golden_answers"):
+            if key in row and key in new[i] and row[key] != new[i][key]:
+                raise DataError(
+                    f"{before} and {after}: found another {key!r} under the id {i!r}; expected "
+                    "the same questions. Correct the ids."
+                )
+
+
+def differing_hashes(old: dict[str, Any], new: dict[str, Any]) -> dict[str, int]:
+    """Questions whose records say that settings or prompt differ, for each that does."""
+    counts: dict[str, int] = {}
+    for i, row in old.items():
+        mine, theirs = row.get("hashes"), new[i].get("hashes")
+        if isinstance(mine, dict) and isinstance(theirs, dict):
+            for key in sorted({"settings", "prompt"} & mine.keys() & theirs.keys()):
+                if sha256_json(mine[key]) != sha256_json(theirs[key]):
+                    counts[key] = counts.get(key, 0) + 1
+    return counts

@@ -1,0 +1,142 @@
+"""`glimmer compare` on minimal records, a run's own and lm-evaluation-harness' logs."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from glimmer.cli import main
+from tests.heldout.records import record
+
+
+def write(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def minimal(right, total=200, **changes):
+    return [{"id": f"q{i}", "exact_match": int(i in right)} | changes for i in range(total)]
+
+
+@pytest.fixture
+def pair(tmp_path):
+    return (
+        write(tmp_path / "a.jsonl", minimal(range(40))),
+        write(tmp_path / "b.jsonl", minimal([*range(33), *range(40, 99)])),
+    )
+
+
+def test_the_reference_result_as_a_command(pair, tmp_path, capsys):
+    out = tmp_path / "new" / "paired.json"
+    assert main(["compare", *pair, "--out", str(out)]) == 0
+    shown = capsys.readouterr().out
+    assert "59 gained, 7 lost, 33 right and 101 wrong both times" in shown
+    assert "+26.0 points [+19.0, +33.0]" in shown and "exact McNemar p = 2.4e-11" in shown
+    found = json.loads(out.read_text())
+    assert found["measured"]["table"]["gained"] == 59
+    assert "f1_difference" not in found["measured"] and "by_type" not in found["measured"]
+    assert found["measured_on"]["before"] == pair[0]
+
+
+def test_as_a_program(pair):
+    done = subprocess.run(
+        [sys.executable, "-m", "glimmer.cli", "compare", *pair], capture_output=True, text=True
+    )
+    assert done.returncode == 0 and "59 gained" in done.stdout and done.stderr == ""
+    gone = subprocess.run(
+        [sys.executable, "-m", "glimmer.cli", "compare", pair[0], "none.jsonl"],
+        capture_output=True,
+        text=True,
+    )
+    assert gone.returncode == 1 and "Traceback" not in gone.stderr
+    assert gone.stderr.startswith("glimmer: none.jsonl: found no such file")
+
+
+def test_a_runs_own_records(tmp_path, capsys):
+    mine = [record(f"q{i}", "wrong") for i in range(8)]
+    other = [record(f"q{i}", "correct") for i in range(8)]
+    for row in other:
+        row["hashes"]["settings"] = "others"
+    paths = write(tmp_path / "a.jsonl", mine), write(tmp_path / "b.jsonl", other)
+    out = tmp_path / "out.json"
+    assert main(["compare", *paths, "--out", str(out)]) == 0
+    assert "note: settings differ for 8 of 8 questions" in capsys.readouterr().out
+    found = json.loads(out.read_text())
+    assert found["measured"]["retrieval"]["before"]["ceiling"] == 0.0
+    assert found["measured"]["outcomes"] == {"wrong": {"correct": 8}}
+    assert found["measured_on"]["differing"] == {"settings": 8}
+
+
+def harness(right, filters=("strict-match",), **changes):
+    """Lines as lm-evaluation-harness' evaluator writes them."""
+    return [
+        {
+            "doc_id": i,
+            "doc": {"question": f"q {i}"},
+            "target": "7",
+            "arguments": [["q", {}]],
+            "resps": [["7"]],
+            "filtered_resps": ["7"],
+            "filter": name,
+            "metrics": ["exact_match"],
+            "doc_hash": f"d{i}",
+            "prompt_hash": f"p{i}",
+            "target_hash": "t",
+            "exact_match": float(i in right),
+        }
+        | changes
+        for i in range(20)
+        for name in filters
+    ]
+
+
+def test_harness_logs(tmp_path, capsys):
+    both = ("strict-match", "flexible-extract")
+    a = write(tmp_path / "a.jsonl", harness(range(5), both))
+    b = write(tmp_path / "b.jsonl", harness(range(15), both))
+    assert main(["compare", a, b, "--filter", "strict-match"]) == 0
+    assert "20 questions: 10 gained, 0 lost" in capsys.readouterr().out
+    assert main(["compare", a, b]) == 1
+    assert "--filter" in capsys.readouterr().err
+    assert main(["compare", a, b, "--filter", "none"]) == 1
+    assert "it has strict-match, flexible-extract" in capsys.readouterr().err
+    assert main(["compare", a, b, "--filter", "strict-match", "--metric", "acc"]) == 1
+    assert "['exact_match'], expected 'acc'" in capsys.readouterr().err
+    other = write(tmp_path / "c.jsonl", harness(range(5), doc_hash="x"))
+    assert main(["compare", write(tmp_path / "d.jsonl", harness([])), other]) == 1
+    assert "another 'question' under the id '0'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "found no record"),
+        ('{"id": "q0"}\n', "line 1: found no 'exact_match'"),
+        ('{"exact_match": 1}\n', "line 1: found the id None"),
+        ('{"id": true, "exact_match": 1}\n', "line 1: found the id True"),
+        ('{"id": "q0", "exact_match": NaN}\n', "line 1: found exact_match nan"),
+        ('{"id": "q0", "exact_match": 0.5}\n', "expected 0 or 1"),
+        ('{"id": "q0", "exact_match": "1"}\n', "line 1: found exact_match '1'"),
+        ('{"id": "q0", "exact_match": 1, "f1": 2}\n', "line 1: found f1 2"),
+        ('{"id": "q0", "exact_match": 1, "type": 3}\n', "found 'type': 3"),
+        ('{"id": 0, "exact_match": 1}\n{"id": "0", "exact_match": 1}\n', "which line 1 has too"),
+        ("[1]\n", "line 1: found a list"),
+        ('{"id": "q0", "exact_match": 1}\n{"id": "q1", "exa', "line 2: expected one JSON value"),
+        ('{"id": "q1", "exact_match": 1}\n', "1 questions of 1 are missing, the first is 'q0'"),
+    ],
+)
+def test_wrong_input_is_named(tmp_path, capsys, text, message):
+    good = write(tmp_path / "good.jsonl", minimal([], total=1))
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text(text)
+    assert main(["compare", good, str(bad)]) == 1
+    shown = capsys.readouterr().err
+    assert message in shown and "bad.jsonl" in shown and shown.count("\n") == 1
+
+
+@pytest.mark.parametrize("wrong", [["--resamples", "0"], ["--seed", "-1"], []])
+def test_wrong_usage(pair, wrong):
+    with pytest.raises(SystemExit) as stop:
+        main(["compare", *(pair if wrong else []), *wrong])
+    assert stop.value.code == 2
