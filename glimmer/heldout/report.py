@@ -20,7 +20,7 @@ from glimmer.heldout import report_tables as tables
 from glimmer.heldout.page import asset
 from glimmer.heldout.records import read_records
 from glimmer.heldout.report_tables import Html, esc
-from glimmer.heldout.report_transcripts import transcripts
+from glimmer.heldout.report_transcripts import fitting
 
 _ALPHA = 0.05
 _TOGETHER = re.compile(r"\[[^]]*\]|p (?:=|&lt;) [\de.+-]*\d")
@@ -69,7 +69,7 @@ def write_report(
     """
     rows = _metrics(metrics)
     plots, plotted = figures.curves(rows)
-    viewed = transcripts(read_records(before), read_records(after))
+    viewed = fitting(read_records(before), read_records(after))
     parts = {
         "comparison": _comparison(paired["measured"]),
         "gates": tables.gates(gates),
@@ -208,12 +208,33 @@ def _viewer(viewed: Mapping[str, Any]) -> Html:
         "<noscript><p>The viewer needs JavaScript; the record files above do not.</p></noscript>"
         '<div id="viewer" class="js"><div class="controls"><div role="group" '
         f'aria-label="Which questions">{buttons}</div>'
-        '<label>Search <input id="search" type="search" autocomplete="off" '
+        + _selects(viewed["questions"])
+        + '<label>Search <input id="search" type="search" autocomplete="off" '
         'placeholder="question, answer, query or passage"></label>'
         '<span id="count" role="status"></span></div>'
         '<div class="panes"><ul id="list" aria-label="Questions"></ul>'
         '<div id="transcript" tabindex="-1" aria-label="Transcript" role="region"></div>'
         "</div></div>"
+    )
+
+
+def _selects(questions: Sequence[Mapping[str, Any]]) -> str:
+    """Choices of outcome before, outcome after and type, of those that occur."""
+    values = {
+        "before": {q["before"]["outcome"] for q in questions},
+        "after": {q["after"]["outcome"] for q in questions},
+        "type": {q["type"] for q in questions if q["type"]},
+    }
+    return "".join(
+        f'<label class="choice">{name.capitalize()} <select data-field="{name}">'
+        '<option value="">any</option>'
+        + "".join(
+            f'<option value="{esc(value)}">'
+            f"{esc(value if name == 'type' else value.replace('_', ' '))}</option>"
+            for value in sorted(found)
+        )
+        + "</select></label>"
+        for name, found in values.items()
     )
 
 

@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-MAX_OTHERS = 60  # questions neither gained nor lost
+MAX_OTHERS = 60  # questions neither gained nor lost, on a page that has no room for all
+BUDGET = 8_000_000  # bytes of transcripts on the page
 KINDS = ("gained", "lost", "both_right", "both_wrong")
 
 
-def transcripts(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """All questions gained and lost, and at most `MAX_OTHERS` others, evenly spread.
+def fitting(
+    before: Mapping[str, Any], after: Mapping[str, Any], *, budget: int = BUDGET
+) -> dict[str, Any]:
+    """`transcripts` with as many others, by halves down to `MAX_OTHERS`, as fit into `budget`."""
+    others = max(len(before), MAX_OTHERS)
+    while True:
+        shown = transcripts(before, after, others=others)
+        size = len(json.dumps(shown, ensure_ascii=False).encode("utf-8", "replace"))
+        if size <= budget or others == MAX_OTHERS:
+            return shown
+        others = max(MAX_OTHERS, others // 2)
+
+
+def transcripts(
+    before: Mapping[str, Any], after: Mapping[str, Any], *, others: int = MAX_OTHERS
+) -> dict[str, Any]:
+    """All questions gained and lost, and at most `others` others, evenly spread.
 
     Args:
         before, after: records by question id (see `glimmer.heldout.records`).
@@ -21,11 +38,11 @@ def transcripts(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str
     """
     kinds = {i: _kind(before[i], after[i]) for i in before}
     members = {kind: [i for i in kinds if kinds[i] == kind] for kind in KINDS}
-    others = ("both_right", "both_wrong")
+    unchanged = ("both_right", "both_wrong")
     # Half of the room for either kind; what one leaves is the other's.
     room = {
-        kind: max(MAX_OTHERS // 2, MAX_OTHERS - len(members[other]))
-        for kind, other in zip(others, reversed(others), strict=True)
+        kind: max(others // 2, others - len(members[other]))
+        for kind, other in zip(unchanged, reversed(unchanged), strict=True)
     }
     chosen = {
         kind: _spread(ids, room[kind]) if kind in room else ids for kind, ids in members.items()

@@ -100,6 +100,7 @@ function setUpViewer() {
   const search = document.getElementById("search");
   const count = document.getElementById("count");
   const buttons = [...document.querySelectorAll("#viewer button[data-kind]")];
+  const choices = [...document.querySelectorAll("#viewer select[data-field]")];
   const words = (name) => name.replaceAll("_", " ");
   let kind = "all";
   let selected = null;
@@ -126,6 +127,7 @@ function setUpViewer() {
     if (!question) return;
     question.button.setAttribute("aria-current", "true");
     pane.append(transcript(question, passages, words));
+    if (byHand) history.replaceState(null, "", fragment(question));
     // On a narrow page the transcript lies below the list.
     if (byHand && pane.getBoundingClientRect().top > window.innerHeight * 0.7) {
       pane.scrollIntoView({ block: "start" });
@@ -136,7 +138,9 @@ function setUpViewer() {
     const wanted = search.value.trim().toLowerCase();
     const shown = questions.filter((question) => {
       const fits =
-        (kind === "all" || question.kind === kind) && question.haystack.includes(wanted);
+        (kind === "all" || question.kind === kind) &&
+        choices.every((choice) => !choice.value || valueOf(question, choice) === choice.value) &&
+        question.haystack.includes(wanted);
       question.item.hidden = !fits;
       return fits;
     });
@@ -153,8 +157,46 @@ function setUpViewer() {
       filter();
     });
   }
+  for (const choice of choices) choice.addEventListener("change", filter);
   search.addEventListener("input", filter);
   filter();
+
+  // A fragment names one question; it is shown whatever was filtered.
+  function follow() {
+    if (!location.hash.startsWith(FRAGMENT)) return;
+    let id = "";
+    try {
+      id = decodeURIComponent(location.hash.slice(FRAGMENT.length));
+    } catch {
+      return;
+    }
+    const question = questions.find((one) => one.id === id);
+    if (!question) {
+      count.textContent = `Question ${id} is not on this page.`;
+      return;
+    }
+    kind = "all";
+    search.value = "";
+    for (const choice of choices) choice.value = "";
+    filter();
+    select(question, false);
+    question.item.scrollIntoView({ block: "nearest" });
+    document.getElementById("transcripts").scrollIntoView();
+    pane.focus({ preventScroll: true });
+  }
+  window.addEventListener("hashchange", follow);
+  follow();
+}
+
+const FRAGMENT = "#question=";
+
+function fragment(question) {
+  return FRAGMENT + encodeURIComponent(question.id);
+}
+
+function valueOf(question, choice) {
+  const field = choice.dataset.field;
+  return field === "type" ? question.type : question[field].outcome;
 }
 
 function haystack(question, passages) {
@@ -182,6 +224,9 @@ function transcript(question, passages, words) {
   if (question.type) fact(facts, "type", question.type);
   fact(facts, "id", question.id);
   whole.append(facts);
+  const link = make("a", "permalink", "Link to this question");
+  link.href = fragment(question);
+  whole.append(link);
   const sides = make("div", "sides");
   const pattern = goldenPattern(question.golden);
   for (const name of ["before", "after"]) {

@@ -1,0 +1,246 @@
+"""The report in headless Chromium: viewer, fragments, narrow pages, accessibility."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+
+import pytest
+
+from tests.heldout.pages import HOSTILE, Case
+
+
+@pytest.fixture
+def case(tmp_path):
+    return Case(tmp_path / "run")
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if not chromium or not driver:
+        pytest.skip("chromium and chromedriver are not installed (Debian: chromium-driver)")
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
+        options.add_argument(flag)
+    options.add_argument(f"--user-data-dir={tmp_path_factory.mktemp('chromium')}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    session = webdriver.Chrome(
+        options=options, service=webdriver.ChromeService(executable_path=driver)
+    )
+    yield session
+    session.quit()
+
+
+def visit(browser, path, width):
+    # Windows have a smallest width; the emulated screen has none.
+    browser.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False},
+    )
+    browser.get(path.as_uri())
+    return lambda selector: browser.find_elements("css selector", selector)
+
+
+def test_in_a_browser(browser, case):
+    from selenium.webdriver import ActionChains
+
+    case.write()
+    find = visit(browser, case.folder / "report.html", 1400)
+    assert len(find("#list li:not([hidden])")) == 200
+    find('button[data-kind="lost"]')[0].click()
+    assert len(find("#list li:not([hidden])")) == 10
+    assert not find("#list li[hidden]")[0].is_displayed()
+    assert find("#count")[0].text == "10 questions"
+    find("#list li:not([hidden]) button")[1].click()
+    assert find("#transcript h3")[0].text == find("#list button[aria-current] .text")[0].text
+    sides = find("#transcript .side")
+    assert [s.find_element("tag name", "h4").text for s in sides] == ["before", "after"]
+    assert "I should look this up." in sides[1].text and "Mokruth" in sides[1].text
+    assert find("#transcript .side.after mark.golden")
+    find("#search")[0].send_keys("no such text anywhere")
+    assert find("#count")[0].text == "0 questions" and not find("#transcript .side")
+
+    curve = find('figure.curve[data-metric="reward"]')[0]
+    svg = curve.find_element("tag name", "svg")
+    browser.execute_script("arguments[0].scrollIntoView({block:'center',behavior:'instant'})", svg)
+    ActionChains(browser).move_to_element(svg).perform()
+    shown = re.fullmatch(r"step (\d+): ([\d.]+)", curve.find_element("tag name", "output").text)
+    assert shown and 15 < int(shown[1]) < 35
+    assert float(shown[2]) == pytest.approx(0.4 + 0.01 * int(shown[1]))
+    browser.execute_script("arguments[0].focus()", svg)
+    before = int(shown[1])
+    ActionChains(browser).send_keys("\ue014").perform()
+    assert curve.find_element("tag name", "output").text.startswith(f"step {before + 1}:")
+    assert browser.get_log("browser") == []
+
+
+def choose(find, field, value):
+    from selenium.webdriver.support.select import Select
+
+    Select(find(f'select[data-field="{field}"]')[0]).select_by_value(value)
+
+
+def test_filters_by_outcome_and_type_in_a_browser(browser, case):
+    case.write()
+    find = visit(browser, case.folder / "report.html", 1400)
+    pairs = list(zip(case.before, case.after, strict=True))
+    choose(find, "before", "truncated")
+    choose(find, "after", "correct")
+    wanted = [b for b, a in pairs if (b["outcome"], a["outcome"]) == ("truncated", "correct")]
+    assert 0 < len(wanted) == len(find("#list li:not([hidden])"))
+    choose(find, "type", "film.location")
+    wanted = [b for b in wanted if b["type"] == "film.location"]
+    assert find("#count")[0].text.startswith(f"{len(wanted)} question")
+    choose(find, "type", "")
+    find("#search")[0].send_keys(wanted[0]["question"])
+    assert find("#count")[0].text == "1 question"
+
+
+def test_a_fragment_opens_one_question_in_a_browser(browser, case):
+    odd = "q ü&#%?<b>"
+    case.before[150]["id"] = case.after[150]["id"] = odd
+    case.write()
+    path = case.folder / "report.html"
+    find = visit(browser, path, 1400)
+    find("#list li button")[3].click()
+    shown = find("#list button[aria-current] .text")[0].text
+    url = browser.current_url
+    assert url.endswith("#question=q0003")
+    browser.get("about:blank")
+    browser.get(url)
+    assert find("#transcript h3")[0].text == shown
+    choose(find, "after", "correct")
+    browser.execute_script(f"location.hash = 'question=' + encodeURIComponent({odd!r})")
+    time.sleep(0.3)
+    assert odd in find("#transcript .facts")[0].text
+    assert len(find("#list li:not([hidden])")) == 200
+    assert find("#transcript .permalink")[0].get_attribute("href") == browser.current_url
+    browser.execute_script("location.hash = 'question=gone'")
+    time.sleep(0.3)
+    assert find("#count")[0].text == "Question gone is not on this page."
+    browser.execute_script("location.hash = 'question=%E0%A4%A'")
+    time.sleep(0.3)
+    assert browser.get_log("browser") == []
+
+
+@pytest.mark.parametrize("width", [360, 1400])
+def test_no_sideways_scrolling(browser, case, width):
+    case.before[0]["question"] = case.after[0]["question"] = "long" * 60
+    case.write()
+    find = visit(browser, case.folder / "report.html", width)
+    for summary in find("summary"):
+        browser.execute_script("arguments[0].parentNode.open = true", summary)
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    assert browser.get_log("browser") == []
+
+
+def test_hostile_text_does_not_run_in_a_browser(browser, case):
+    case.config["report"]["title"] = HOSTILE
+    for row in (case.before[0], case.after[0]):
+        row["question"] = HOSTILE
+        row["golden_answers"] = [HOSTILE]
+        row["turns"][-1]["content"] = HOSTILE
+    case.write()
+    find = visit(browser, case.folder / "report.html", 1400)
+    find("#search")[0].send_keys("onerror")
+    time.sleep(0.2)
+    assert find("#count")[0].text == "1 question"
+    assert HOSTILE.split()[0] in find("#transcript h3")[0].text
+    assert browser.title != "pwned" and not find("#transcript img, body script + img")
+    assert browser.get_log("browser") == []
+
+
+BASICS = """
+const faults = [];
+const name = (e) => (e.getAttribute("aria-label") || e.textContent || "").trim() ||
+  [...(e.labels || [])].map((l) => l.textContent).join("").trim();
+const ids = [...document.querySelectorAll("[id]")].map((e) => e.id);
+for (const id of ids) if (ids.indexOf(id) !== ids.lastIndexOf(id)) faults.push("id twice: " + id);
+for (const e of document.querySelectorAll("button, a[href], summary, input, select, [role=region]"))
+  if (!name(e)) faults.push("no name: " + e.outerHTML.slice(0, 90));
+for (const e of document.querySelectorAll("input, select"))
+  if (!e.labels.length) faults.push("no label: " + e.id);
+for (const e of document.querySelectorAll("[aria-labelledby]"))
+  if (!document.getElementById(e.getAttribute("aria-labelledby"))) faults.push("label of " + e.id);
+for (const e of document.querySelectorAll("svg[role=img]"))
+  if (!name(e)) faults.push("figure without a name");
+for (const e of document.querySelectorAll("thead th"))
+  if (!e.scope) faults.push("th without scope");
+for (const e of document.querySelectorAll("*"))
+  if (e.tabIndex > 0) faults.push("tabindex above 0: " + e.outerHTML.slice(0, 90));
+let level = 0;
+for (const e of document.querySelectorAll("h1, h2, h3, h4, h5, h6")) {
+  const here = Number(e.tagName[1]);
+  if (here > level + 1) faults.push("heading skipped before: " + e.textContent);
+  level = here;
+}
+if (document.querySelectorAll("h1").length !== 1) faults.push("not one h1");
+if (!document.documentElement.lang) faults.push("no language");
+for (const tag of ["main", "header", "nav"])
+  if (document.querySelectorAll(tag).length !== 1) faults.push("not one " + tag);
+const channels = (c) => c.match(/[\\d.]+/g).map(Number);
+const light = (c) => {
+  const [r, g, b] = c.slice(0, 3).map((v) => v / 255)
+    .map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4));
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+};
+const behind = (e) => {
+  for (; e; e = e.parentElement) {
+    const c = channels(getComputedStyle(e).backgroundColor);
+    if (c.length < 4 || c[3] === 1) return c;
+  }
+  return [255, 255, 255];
+};
+const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+const seen = new Set();
+while (walker.nextNode()) {
+  const e = walker.currentNode.parentElement;
+  if (!walker.currentNode.data.trim() || seen.has(e) || !e.checkVisibility()) continue;
+  if (e.closest("script, style")) continue;
+  seen.add(e);
+  const style = getComputedStyle(e);
+  const colour = channels(e.closest("svg") ? style.fill : style.color);
+  const [a, b] = [light(colour), light(behind(e))].sort((x, y) => y - x);
+  const ratio = (a + 0.05) / (b + 0.05);
+  if (ratio < 4.5) faults.push(ratio.toFixed(2) + " contrast: " + e.outerHTML.slice(0, 90));
+}
+return [faults, seen.size];
+"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_accessibility_basics_in_a_browser(browser, case, scheme):
+    """Names, labels, headings, landmarks, unique ids, and WCAG's contrast of 4.5 for all text."""
+    case.write()
+    browser.execute_cdp_cmd(
+        "Emulation.setEmulatedMedia",
+        {"features": [{"name": "prefers-color-scheme", "value": scheme}]},
+    )
+    find = visit(browser, case.folder / "report.html", 1400)
+    find('button[data-kind="gained"]')[0].click()
+    for summary in find("summary"):
+        browser.execute_script("arguments[0].parentNode.open = true", summary)
+    page = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
+    assert (page == "rgb(255, 255, 255)") is (scheme == "light")
+    faults, texts = browser.execute_script(BASICS)
+    assert faults == [] and texts > 300
+    # The check itself sees faults.
+    browser.execute_script(
+        "document.querySelector('h1').style.color = 'rgb(128, 128, 128)';"
+        "document.getElementById('search').parentNode.replaceWith(document.createElement('input'))"
+    )
+    faults, _ = browser.execute_script(BASICS)
+    assert any("contrast: <h1" in fault for fault in faults) and "no label: " in faults
+
+
+def test_the_keyboard_reaches_the_viewer(browser, case):
+    case.write()
+    find = visit(browser, case.folder / "report.html", 1400)
+    button = find("#list button")[2]
+    browser.execute_script("arguments[0].focus()", button)
+    button.send_keys("\ue007")
+    assert find("#transcript h3")[0].text == button.find_element("css selector", ".text").text
