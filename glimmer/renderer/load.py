@@ -32,6 +32,7 @@ def load_renderer(
     settings: Mapping[str, Any],
     *,
     tools: Sequence[Mapping[str, Any]] | None = None,
+    text_only: bool = True,
 ) -> Any:
     """The renderer that the config names, over the checkpoint's tokenizer.
 
@@ -39,6 +40,7 @@ def load_renderer(
         settings: config section `renderer`; `implementation` chooses between this project's
             renderer and the one of the library `renderers`, if that has one for this model.
         tools: schemas by which arguments of parsed calls are typed.
+        text_only: refuse image and video parts; otherwise they become the template's placeholders.
 
     Raises:
         ConfigError: the library has no renderer for this model.
@@ -50,6 +52,7 @@ def load_renderer(
         current_date=settings["current_date"],
         knowledge_cutoff=settings["knowledge_cutoff"],
         reasoning_strength=settings["reasoning_strength"],
+        media="refused" if text_only else "placeholder",
     )
     return MuseGlimmerRenderer(tokenizer, config.with_tools(tools))
 

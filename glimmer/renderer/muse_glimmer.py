@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 from renderers.base import (
@@ -38,10 +38,12 @@ from renderers.base import (
 
 from glimmer.renderer.config import MuseGlimmerRendererConfig
 from glimmer.renderer.parse import SpecialIds, parse_completion
+from glimmer.renderer.pieces import Piece, block, runs
 from glimmer.renderer.text import (
     assistant_blocks,
     content_text,
     default_system_text,
+    refuse_media,
     system_tail,
     system_text,
     tool_name,
@@ -50,17 +52,6 @@ from glimmer.renderer.text import (
 
 Messages = Sequence[Mapping[str, Any]]
 _CACHED_TEXTS = 4096
-
-
-@dataclass(frozen=True)
-class Piece:
-    """A stretch of text with one attribution; `special` marks a special token."""
-
-    text: str
-    message: int  # index of the message it belongs to, -1 for none
-    sampled: bool = False
-    content: bool = False
-    special: bool = False
 
 
 class MuseGlimmerRenderer:
@@ -112,13 +103,16 @@ class MuseGlimmerRenderer:
         """The conversation as attributed text; joined, it is what the template gives."""
         if not messages:
             raise ValueError("messages: found none, expected at least one")
+        if self.config.media == "refused":
+            refuse_media(messages)
         tools = list(tools or [])
         out = [Piece("<|begin_of_text|>", -1, special=True)]
         tail = system_tail(tools, self._descriptions)
         strength = f"\n\nReasoning strength: {self.config.reasoning_strength}."
         if not any(message.get("role") == "system" for message in messages):
             text = default_system_text(self.config.knowledge_cutoff, self.config.current_date)
-            out += _block("system", [Piece(text + strength + tail, -1)], -1)
+            out += block("system", [Piece(text + strength + tail, -1)], -1)
+        forgotten = self._forgotten(messages)
         open_run = False  # an assistant block before this one ended with <|eom|>
         for index, message in enumerate(messages):
             role = message.get("role")
@@ -128,15 +122,17 @@ class MuseGlimmerRenderer:
                     Piece(text, index, content=True),
                     Piece(("" if has_strength else strength) + tail, index),
                 ]
-                out += _block("system", body, index)
+                out += block("system", body, index)
             elif role == "user":
                 text = content_text(message, index)
-                out += _block("user", [Piece(text, index, content=True)], index)
+                out += block("user", [Piece(text, index, content=True)], index)
             elif role == "tool":
                 out += self._tool_block(message, index, tool_name(message, messages))
             elif role == "assistant":
                 following = messages[index + 1] if index + 1 < len(messages) else {}
                 goes_on = following.get("role") == "assistant"
+                if index < forgotten:
+                    message = {**message, "reasoning_content": None}
                 out += self._assistant(message, index, goes_on, open_run)
                 open_run = out[-1].text == "<|eom|>"
             if role != "assistant":
@@ -145,11 +141,17 @@ class MuseGlimmerRenderer:
             out += [Piece("<|start|>", -1, special=True), Piece("assistant", -1)]
         return out
 
+    def _forgotten(self, messages: Messages) -> int:
+        """Assistant messages before this index render without their reasoning."""
+        if self.config.retain_reasoning_in_history:
+            return 0
+        return max((i for i, m in enumerate(messages) if m.get("role") == "user"), default=0)
+
     @staticmethod
     def _tool_block(message: Mapping[str, Any], index: int, name: str) -> list[Piece]:
         before, body, after = tool_parts(message, index, name)
         parts = [Piece(before, index), Piece(body, index, content=True), Piece(after, index)]
-        return _block(f"tool {name}", parts, index)
+        return block(f"tool {name}", parts, index)
 
     def _assistant(
         self, message: Mapping[str, Any], index: int, goes_on: bool, open_run: bool
@@ -195,7 +197,7 @@ class MuseGlimmerRenderer:
     ) -> list[int]:
         """The token ids alone."""
         ids: list[int] = []
-        for special, run in _runs(self.pieces(messages, tools, add_generation_prompt)):
+        for special, run in runs(self.pieces(messages, tools, add_generation_prompt)):
             if special:
                 ids.append(self._specials[run[0].text[2:-2]])
             else:
@@ -231,7 +233,7 @@ class MuseGlimmerRenderer:
     def _tokens(self, pieces: list[Piece], messages: Messages) -> RenderedTokens:
         ids: list[int] = []
         owners: list[Piece] = []
-        for special, run in _runs(pieces):
+        for special, run in runs(pieces):
             if special:
                 ids.append(self._specials[run[0].text[2:-2]])
                 owners.append(run[0])
@@ -285,12 +287,19 @@ class MuseGlimmerRenderer:
             prompt_ids: part of the library's API; unused, as every prompt here ends in a bare
                 `<|start|>assistant`.
         """
-        return parse_completion(
+        parsed = parse_completion(
             token_ids,
             decode=self._decode,
             specials=SpecialIds(**self._specials),
             tools=self._parse_tools if tools is None else tools,
         )
+        if (
+            self.config.answer_from_reasoning_fallback
+            and not (parsed.content or parsed.tool_calls)
+            and parsed.reasoning_complete
+        ):
+            return replace(parsed, content=parsed.reasoning_content or "")
+        return parsed
 
     def bridge_to_next_turn(
         self,
@@ -307,8 +316,8 @@ class MuseGlimmerRenderer:
 
         Returns:
             None where only a full render is right: no previous prompt, nothing new, an assistant
-            or system message among the new ones, a user message under the retention "tool_cycle",
-            or a tool message whose name only the whole conversation tells.
+            or system message among the new ones, a user message where that forgets reasoning, or
+            a tool message whose name only the whole conversation tells.
         """
         roles = [message.get("role") for message in new_messages]
         if (
@@ -316,9 +325,11 @@ class MuseGlimmerRenderer:
             or not new_messages
             or reject_assistant_in_extension(list(new_messages))
             or any(role not in ("user", "tool") for role in roles)
-            or (self.config.thinking_retention == "tool_cycle" and "user" in roles)
+            or (self.config.retention == "tool_cycle" and "user" in roles)
         ):
             return None
+        if self.config.media == "refused":
+            refuse_media(new_messages)
         sampled = list(previous_completion_ids)
         stops = set(self.get_stop_token_ids())
         end = next((i + 1 for i, token in enumerate(sampled) if token in stops), None)
@@ -332,7 +343,7 @@ class MuseGlimmerRenderer:
                 pieces += self._tool_block(message, index, names[index])
             else:
                 text = content_text(message, index)
-                pieces += _block("user", [Piece(text, index, content=True)], index)
+                pieces += block("user", [Piece(text, index, content=True)], index)
         pieces += [Piece("<|start|>", -1, special=True), Piece("assistant", -1)]
         new = self._tokens(pieces, new_messages)
         known = len(previous_prompt_ids) + len(sampled)
@@ -363,29 +374,3 @@ class MuseGlimmerRenderer:
             names.append(name)
             position += 1
         return names
-
-
-def _block(role: str, body: list[Piece], message: int) -> list[Piece]:
-    """A block that no model writes: <|start|>ROLE<|message|>BODY<|eot|>."""
-    return [
-        Piece("<|start|>", message, special=True),
-        Piece(role, message),
-        Piece("<|message|>", message, special=True),
-        *body,
-        Piece("<|eot|>", message, special=True),
-    ]
-
-
-def _runs(pieces: list[Piece]):
-    """(special?, pieces): each special token alone, text between two of them together."""
-    run: list[Piece] = []
-    for piece in pieces:
-        if piece.special:
-            if run:
-                yield False, run
-                run = []
-            yield True, [piece]
-        else:
-            run.append(piece)
-    if run:
-        yield False, run

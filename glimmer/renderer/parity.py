@@ -86,7 +86,9 @@ class _Renderers:
     def of(self, case: Case) -> Any:
         key = tuple(sorted(case.knobs.items()))
         if key not in self._made:
-            self._made[key] = load_renderer(self._checkpoint, {**self._settings, **case.knobs})
+            self._made[key] = load_renderer(
+                self._checkpoint, {**self._settings, **case.knobs}, text_only=False
+            )
         return self._made[key]
 
 

@@ -135,6 +135,19 @@ def content_text(message: Message, index: int) -> str:
     return out
 
 
+def refuse_media(messages: Sequence[Message]) -> None:
+    """Raises ValueError at the first image or video part, naming it."""
+    for index, message in enumerate(messages):
+        content = message.get("content")
+        for position, part in enumerate(content if isinstance(content, list | tuple) else ()):
+            kind = part.get("type") if isinstance(part, Mapping) else None
+            if kind in ("image", "image_url", "video", "video_url"):
+                raise ValueError(
+                    f"messages[{index}].content[{position}]: found a part of type {kind!r}, but "
+                    "this renderer is set to text only (media: refused)"
+                )
+
+
 def tool_name(message: Message, messages: Sequence[Message]) -> str:
     """A tool result's name: its own, or by call id (the last match wins), or the id itself."""
     if message.get("name"):
