@@ -7,21 +7,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 MAX_OTHERS = 60  # questions neither gained nor lost, on a page that has no room for all
-BUDGET = 8_000_000  # bytes of transcripts on the page
+BUDGET = 9_600_000  # bytes of transcripts on the page
 KINDS = ("gained", "lost", "both_right", "both_wrong")
 
 
 def fitting(
     before: Mapping[str, Any], after: Mapping[str, Any], *, budget: int = BUDGET
 ) -> dict[str, Any]:
-    """`transcripts` with as many others, by halves down to `MAX_OTHERS`, as fit into `budget`."""
+    """`transcripts` with about as many others, at least `MAX_OTHERS`, as fit into `budget`."""
     others = max(len(before), MAX_OTHERS)
     while True:
         shown = transcripts(before, after, others=others)
         size = len(json.dumps(shown, ensure_ascii=False).encode("utf-8", "replace"))
         if size <= budget or others == MAX_OTHERS:
             return shown
-        others = max(MAX_OTHERS, others // 2)
+        others = max(MAX_OTHERS, others * 4 // 5)
 
 
 def transcripts(
