@@ -69,12 +69,14 @@ class MuseGlimmerRenderer:
 
     def __init__(self, tokenizer: Any, config: MuseGlimmerRendererConfig) -> None:
         self.tokenizer = self._tokenizer = tokenizer
+        self._core = getattr(tokenizer, "backend_tokenizer", None)
         self.config = config
         self._specials = {
             name: self._special_id(f"<|{name}|>")
             for name in ("begin_of_text", "end_of_text", "start", "message", "eot", "eom")
         }
         self._encoded: dict[str, list[int]] = {}
+        self._decoded: dict[int, str] = {}  # of single ids: no more than the vocabulary has
         self._parse_tools = json.loads(config.parse_tools_json)
         self._descriptions = json.loads(config.tool_namespace_descriptions_json)
 
@@ -218,17 +220,32 @@ class MuseGlimmerRenderer:
         """Ids of a text between two special tokens. Callers must not change the list."""
         found = self._encoded.get(text)
         if found is None:
-            found = self.tokenizer.encode(text, add_special_tokens=False) if text else []
+            found = self._encode_anew(text) if text else []
             if len(self._encoded) >= _CACHED_TEXTS:
                 self._encoded.clear()
             self._encoded[text] = found
         return found
 
+    def _encode_anew(self, text: str) -> list[int]:
+        """Straight by the tokenizer's own core: what lies above it costs more than the text."""
+        core = self._core
+        if core is None or core.truncation is not None or core.padding is not None:
+            return self.tokenizer.encode(text, add_special_tokens=False)
+        return core.encode_batch_fast([text], add_special_tokens=False)[0].ids
+
     def _decode(self, ids: list[int]) -> str:
         """Exactly the text of the ids, whatever the tokenizer is set to tidy up."""
-        return self.tokenizer.decode(
-            ids, skip_special_tokens=False, clean_up_tokenization_spaces=False
-        )
+        if len(ids) == 1 and ids[0] in self._decoded:
+            return self._decoded[ids[0]]
+        if self._core is not None:
+            text = self._core.decode(ids, skip_special_tokens=False)
+        else:
+            text = self.tokenizer.decode(
+                ids, skip_special_tokens=False, clean_up_tokenization_spaces=False
+            )
+        if len(ids) == 1:
+            self._decoded[ids[0]] = text
+        return text
 
     def _tokens(self, pieces: list[Piece], messages: Messages) -> RenderedTokens:
         ids: list[int] = []
