@@ -50,12 +50,11 @@ def test_in_a_browser(browser, case):
 
     case.write()
     find = visit(browser, case.folder / "report.html", 1400)
-    assert len(find("#list li:not([hidden])")) == 200
+    assert len(find("#list li")) == 200
     find('button[data-kind="lost"]')[0].click()
-    assert len(find("#list li:not([hidden])")) == 10
-    assert not find("#list li[hidden]")[0].is_displayed()
+    assert len(find("#list li")) == 10
     assert find("#count")[0].text == "10 questions"
-    find("#list li:not([hidden]) button")[1].click()
+    find("#list li button")[1].click()
     assert find("#transcript h3")[0].text == find("#list button[aria-current] .text")[0].text
     sides = find("#transcript .side")
     assert [s.find_element("tag name", "h4").text for s in sides] == ["before", "after"]
@@ -91,7 +90,7 @@ def test_filters_by_outcome_and_type_in_a_browser(browser, case):
     choose(find, "before", "truncated")
     choose(find, "after", "correct")
     wanted = [b for b, a in pairs if (b["outcome"], a["outcome"]) == ("truncated", "correct")]
-    assert 0 < len(wanted) == len(find("#list li:not([hidden])"))
+    assert 0 < len(wanted) == len(find("#list li"))
     choose(find, "type", "film.location")
     wanted = [b for b in wanted if b["type"] == "film.location"]
     assert find("#count")[0].text.startswith(f"{len(wanted)} question")
@@ -117,7 +116,7 @@ def test_a_fragment_opens_one_question_in_a_browser(browser, case):
     browser.execute_script(f"location.hash = 'question=' + encodeURIComponent({odd!r})")
     time.sleep(0.3)
     assert odd in find("#transcript .facts")[0].text
-    assert len(find("#list li:not([hidden])")) == 200
+    assert len(find("#list li")) == 200
     assert find("#transcript .permalink")[0].get_attribute("href") == browser.current_url
     browser.execute_script("location.hash = 'question=gone'")
     time.sleep(0.3)

@@ -136,14 +136,13 @@ function setUpViewer() {
 
   function filter() {
     const wanted = search.value.trim().toLowerCase();
-    const shown = questions.filter((question) => {
-      const fits =
+    const shown = questions.filter(
+      (question) =>
         (kind === "all" || question.kind === kind) &&
         choices.every((choice) => !choice.value || valueOf(question, choice) === choice.value) &&
-        question.haystack.includes(wanted);
-      question.item.hidden = !fits;
-      return fits;
-    });
+        question.haystack.includes(wanted),
+    );
+    list.replaceChildren(...shown.map((question) => question.item));
     count.textContent = shown.length === 1 ? "1 question" : `${shown.length} questions`;
     for (const button of buttons) {
       button.setAttribute("aria-pressed", String(button.dataset.kind === kind));
