@@ -88,7 +88,7 @@ def table(
     caption: str, head: Sequence[Any], rows: Sequence[Sequence[Any]], *, kind: str = ""
 ) -> Html:
     """A table in a frame that scrolls by itself; the first cell of a row heads it."""
-    top = "".join(f'<th scope="col">{esc(cell)}</th>' for cell in head)
+    top = "".join(f'<th scope="col">{esc(c)}</th>' if c else "<td></td>" for c in head)
     body = "".join(
         f'<tr><th scope="row">{show(row[0])}</th>'
         + "".join(f"<td>{show(cell)}</td>" for cell in row[1:])
@@ -173,7 +173,7 @@ def gates(paths: Mapping[str, Path]) -> Html:
     if not rows:
         return Html("<p>No gate has been measured.</p>")
     head = ["gate", "verdict", "measured", "allowed", "measured on"]
-    return Html(table("Gates", head, rows, kind="gates") + "".join(folded))
+    return Html(table("Verdict of each gate", head, rows, kind="gates") + "".join(folded))
 
 
 def _cases(name: str, cases: Any) -> Html:

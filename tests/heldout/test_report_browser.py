@@ -171,6 +171,12 @@ for (const e of document.querySelectorAll("thead th"))
   if (!e.scope) faults.push("th without scope");
 for (const e of document.querySelectorAll("*"))
   if (e.tabIndex > 0) faults.push("tabindex above 0: " + e.outerHTML.slice(0, 90));
+for (const e of document.querySelectorAll("th"))
+  if (!e.textContent.trim()) faults.push("empty th: " + e.parentNode.outerHTML.slice(0, 90));
+const regions = [...document.querySelectorAll("[role=region], section[aria-labelledby]")]
+  .map((e) => e.getAttribute("aria-label") ||
+    document.getElementById(e.getAttribute("aria-labelledby")).textContent);
+for (const r of regions) if (regions.indexOf(r) !== regions.lastIndexOf(r)) faults.push("two " + r);
 let level = 0;
 for (const e of document.querySelectorAll("h1, h2, h3, h4, h5, h6")) {
   const here = Number(e.tagName[1]);
