@@ -90,6 +90,14 @@ def speed(checkpoint: Path) -> int:
     arguments = {"tools": TOOLS, "add_generation_prompt": True}
     text = best(lambda: renderer.render_text(messages, **arguments), 50)
     ids = best(lambda: renderer.render_ids(messages, **arguments), 50, forget)
+    system = next(text for text in renderer._encoded if "# Valid recipients" in text)
+    known = {system: renderer._encoded[system]}
+
+    def keep_system() -> None:
+        renderer._encoded.clear()
+        renderer._encoded.update(known)
+
+    usual = best(lambda: renderer.render_ids(messages, **arguments), 50, keep_system)
     kept = best(lambda: renderer.render_ids(messages, **arguments), 50)
     by_template = best(lambda: template(False), 50), best(lambda: template(True), 50)
 
@@ -119,10 +127,12 @@ def speed(checkpoint: Path) -> int:
         )
     rows = [
         ("text, times the template's speed", by_template[0] / text, ">= 5"),
-        ("ids, times the template's speed", by_template[1] / ids, ">= 2"),
-        ("  the same, texts seen before", by_template[1] / kept, ""),
+        ("ids, the same: no text seen before", by_template[1] / ids, ">= 2"),
+        ("ids, the same: system block seen before", by_template[1] / usual, ">= 2"),
+        ("ids, the same: all texts seen before", by_template[1] / kept, ""),
         *parsed,
-        ("bridge, turn 50 over turn 2", bridge[50] / bridge[2], "<= 1.5"),
+        ("bridge at turn 2, microseconds", bridge[2] * 1e6, ""),
+        ("bridge at turn 50 over turn 2", bridge[50] / bridge[2], "<= 1.5"),
     ]
     for name, value, target in rows:
         print(f"{name:<45} {value:8.2f}  {target}")

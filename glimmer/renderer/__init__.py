@@ -13,6 +13,7 @@ _HOME = {
     "MuseGlimmerRenderer": "glimmer.renderer.muse_glimmer",
     "MuseGlimmerRendererConfig": "glimmer.renderer.config",
     "load_renderer": "glimmer.renderer.load",
+    "released_tokenizer": "glimmer.renderer.released",
     "check_parity": "glimmer.renderer.parity",
     "parse_completion": "glimmer.renderer.parse",
 }

@@ -33,7 +33,6 @@ from renderers.base import (
     ParsedResponse,
     RenderedTokens,
     extract_message_tool_names,
-    reject_assistant_in_extension,
 )
 
 from glimmer.renderer.config import MuseGlimmerRendererConfig
@@ -340,7 +339,6 @@ class MuseGlimmerRenderer:
         if (
             not previous_prompt_ids
             or not new_messages
-            or reject_assistant_in_extension(list(new_messages))
             or any(role not in ("user", "tool") for role in roles)
             or (self.config.retention == "tool_cycle" and "user" in roles)
         ):
@@ -363,12 +361,17 @@ class MuseGlimmerRenderer:
                 pieces += block("user", [Piece(text, index, content=True)], index)
         pieces += [Piece("<|start|>", -1, special=True), Piece("assistant", -1)]
         new = self._tokens(pieces, new_messages)
-        known = len(previous_prompt_ids) + len(sampled)
+        token_ids = list(previous_prompt_ids)  # grown in place: the history is copied once
+        token_ids += sampled
+        message_indices, is_content = [-1] * len(token_ids), [False] * len(token_ids)
+        message_indices += new.message_indices
+        is_content += new.is_content
+        token_ids += new.token_ids
         return RenderedTokens(
-            token_ids=[*previous_prompt_ids, *sampled, *new.token_ids],
-            message_indices=[-1] * known + new.message_indices,
-            sampled_mask=[False] * (known + len(new.token_ids)),
-            is_content=[False] * known + new.is_content,
+            token_ids=token_ids,
+            message_indices=message_indices,
+            sampled_mask=[False] * len(token_ids),
+            is_content=is_content,
             message_roles=new.message_roles,
             message_tool_names=new.message_tool_names,
         )

@@ -143,3 +143,16 @@ def test_the_librarys_keyword_prompt_ids_is_taken(renderer, tokenizer):
     prompt = renderer.render_ids([user()], add_generation_prompt=True)
     ids = tokenizer.encode(" to=user<|message|>Yes.<|eot|>")
     assert renderer.parse_response(ids, prompt_ids=prompt).content == "Yes."
+
+
+def test_nothing_counts_behind_the_end_of_text(parse):
+    parsed = parse(f" to=user<|message|>Yes.<|end_of_text|><|start|>assistant{TO_SEARCH}{block()}")
+    assert (parsed.content, parsed.tool_calls) == ("Yes.", [])
+
+
+def test_two_answers_stand_on_lines_of_their_own(parse):
+    parsed = parse(
+        " to=user<|message|>One.<|eom|><|start|>assistant to=user<|message|><|eom|>"
+        "<|start|>assistant to=user<|message|>Two.<|eot|>"
+    )
+    assert parsed.content == "One.\nTwo."

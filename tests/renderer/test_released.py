@@ -1,0 +1,57 @@
+"""The released tokenizer, where the optional package `llama-models` has its vocabulary."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+from glimmer.errors import ConfigError
+from glimmer.renderer import released_tokenizer
+from glimmer.renderer.cases import builtin_cases, pipeline_cases
+from glimmer.renderer.released import SPECIALS
+from glimmer.renderer.template import CHAT_TEMPLATE
+from glimmer.search_r1.prompt import SEARCH_TOOL
+
+from .helpers import GOLDEN, KNOBS, make_renderer, same
+
+INSTALLED = importlib.util.find_spec("llama_models") is not None
+needs_package = pytest.mark.skipif(not INSTALLED, reason="`llama-models` is optional")
+
+
+@pytest.fixture(scope="module")
+def released():
+    tokenizer = released_tokenizer()
+    tokenizer.chat_template = CHAT_TEMPLATE
+    return tokenizer
+
+
+@pytest.mark.skipif(INSTALLED, reason="`llama-models` is installed")
+def test_without_the_package_the_error_names_it():
+    with pytest.raises(ConfigError, match="pip install --no-deps llama-models"):
+        released_tokenizer()
+
+
+@needs_package
+def test_special_tokens(released):
+    assert {name: released.convert_tokens_to_ids(name) for name in SPECIALS} == SPECIALS
+
+
+@needs_package
+@pytest.mark.parametrize("case", GOLDEN, ids=[case["name"] for case in GOLDEN])
+def test_ids_are_the_released_ones(case, released):
+    kwargs = case["kwargs"]
+    knobs = {key: kwargs[key] for key in KNOBS if key in kwargs}
+    renderer = make_renderer(released, **knobs)
+    arguments = {
+        "tools": kwargs.get("tools"),
+        "add_generation_prompt": kwargs.get("add_generation_prompt", False),
+    }
+    assert renderer.render_ids(kwargs["messages"], **arguments) == case["ids"]
+    assert renderer.render(kwargs["messages"], **arguments).token_ids == case["ids"]
+
+
+@needs_package
+def test_every_case_over_the_released_tokenizer(released):
+    for case in (*builtin_cases(), *pipeline_cases([SEARCH_TOOL])):
+        same(case, released)
