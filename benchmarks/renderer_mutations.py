@@ -71,7 +71,7 @@ def survives(project: Path, module: str, old: str, new: str) -> tuple[str, str]:
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-x", "-n", "0", "-p", "no:cacheprovider", *TESTS],
             cwd=project,
-            env={**os.environ, "PYTHONPATH": str(project)},
+            env={**os.environ, "PYTHONPATH": str(project), "PYTHONDONTWRITEBYTECODE": "1"},
             capture_output=True,
             text=True,
         )
