@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +16,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status: 0, 1 after an error (one message on stderr), 2 for wrong usage."""
     options = _parser().parse_args(arguments)
     try:
-        return options.run(options)
+        status = options.run(options)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # the reader, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except GlimmerError as error:
         print(f"glimmer: {error}", file=sys.stderr)
         return 1
@@ -73,12 +79,12 @@ def _compare(options: argparse.Namespace) -> int:
         "after": str(options.after),
         "differing": differing,
     }
-    print("\n".join(_table(found["measured"])))
-    for name, count in differing.items():
-        print(f"note: {name} differ for {count} of {len(old)} questions")
     if options.out is not None:
         with disk_errors(options.out, "writing"):
             write_json(options.out, found)
+    print("\n".join(_table(found["measured"])))
+    for name, count in differing.items():
+        print(f"note: {name} differ for {count} of {len(old)} questions")
     return 0
 
 

@@ -53,6 +53,15 @@ def test_as_a_program(pair):
     assert gone.stderr.startswith("glimmer: none.jsonl: found no such file")
 
 
+def test_a_reader_that_stops_reading(pair, tmp_path):
+    out = tmp_path / "out.json"
+    command = f"{sys.executable} -u -m glimmer.cli compare {' '.join(pair)} --out {out}"
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", f"{command} | true"], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "") and out.exists()
+
+
 def test_a_runs_own_records(tmp_path, capsys):
     mine = [record(f"q{i}", "wrong") for i in range(8)]
     other = [record(f"q{i}", "correct") for i in range(8)]

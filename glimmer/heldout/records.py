@@ -66,4 +66,9 @@ def _problem(row: Any) -> str | None:
         row["scores"]
     ):
         return f"scores {row['scores']!r}"
+    if row["scores"]["exact_match"] not in (0, 1) or not all(
+        isinstance(value, int | float) and 0 <= value <= 1  # NaN is neither
+        for value in row["scores"].values()
+    ):
+        return f"scores {row['scores']!r}, not all from 0 to 1"
     return None

@@ -140,3 +140,22 @@ def test_unknown_outcomes_and_repeated_ids_are_refused(tmp_path):
     for path, message in ((odd, "outcome 'fine'"), (twice, "second time"), (empty, "no record")):
         with pytest.raises(DataError, match=message):
             compare(good, path, seed=0, resamples=100)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"f1": float("nan")}, {"exact_match": 0.5}, {"contains": None}, {"f1": 1.5}]
+)
+def test_scores_that_are_none_are_refused(tmp_path, wrong):
+    good, bad = files(tmp_path, names(["wrong"]), names(["wrong"]))
+    row = record("q0", "wrong")
+    row["scores"] |= wrong
+    write(bad, [row])
+    with pytest.raises(DataError, match=r"after\.jsonl, line 1: .*not all from 0 to 1"):
+        compare(good, bad, seed=0, resamples=100)
+
+
+def test_a_truncated_last_line_is_named(tmp_path):
+    good, bad = files(tmp_path, names(["wrong"] * 2), names(["wrong"] * 2))
+    bad.write_text(bad.read_text()[:-40])
+    with pytest.raises(DataError, match=r"after\.jsonl, line 2: expected one JSON value"):
+        compare(good, bad, seed=0, resamples=100)
