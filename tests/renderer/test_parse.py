@@ -156,3 +156,12 @@ def test_two_answers_stand_on_lines_of_their_own(parse):
         "<|start|>assistant to=user<|message|>Two.<|eot|>"
     )
     assert parsed.content == "One.\nTwo."
+
+
+def test_spans_of_calls_behind_prose_and_behind_each_other(renderer, tokenizer):
+    pieces = ["I will look for assistants. ", block("hello world"), " and ", block("world")]
+    encoded = [tokenizer.encode(piece, add_special_tokens=False) for piece in pieces]
+    ends = [sum(map(len, encoded[: n + 1])) for n in range(4)]
+    assert max(map(len, encoded)) < len(block())  # tokens of several characters
+    parsed = renderer.parse_response([i for ids in encoded for i in ids])
+    assert [c.token_span for c in parsed.tool_calls] == [(ends[0], ends[1]), (ends[2], ends[3])]
