@@ -87,8 +87,20 @@ def rollout_metrics(groups: Sequence, samples: Sequence[Any]) -> dict[str, float
     }
 
 
-def check_step(row: Mapping[str, float], *, rollouts: int, max_failed_fraction: float) -> None:
+def check_step(
+    row: Mapping[str, float],
+    *,
+    rollouts: int,
+    max_failed_fraction: float,
+    may_collapse: bool = False,
+) -> None:
     """Stop a run that trains on something else than what it should.
+
+    Args:
+        row: the step's metrics.
+        rollouts: of the step.
+        max_failed_fraction: of its searches.
+        may_collapse: a control with meaningless rewards, which unlearns its calls.
 
     Raises:
         GlimmerError: a gradient that is not finite; more failed searches than allowed; calls
@@ -105,7 +117,7 @@ def check_step(row: Mapping[str, float], *, rollouts: int, max_failed_fraction: 
     check_failed_searches(
         row["failed_searches"], searches, allowed=max_failed_fraction, where=f"step {step}"
     )
-    if row["calls_written"] and not searches:
+    if row["calls_written"] and not searches and not may_collapse:
         raise GlimmerError(
             f"step {step}: the model wrote {row['calls_written']:.0f} tool calls and none could be "
             "executed. The renderer does not parse this model's calls: check renderer.* and the "

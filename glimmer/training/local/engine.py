@@ -172,6 +172,7 @@ class LocalEngine:
                         row,
                         rollouts=rollouts,
                         max_failed_fraction=self.search["max_failed_fraction"],
+                        may_collapse=settings["control"] == "shuffled_rewards",
                     )
                     metrics.add(row)
                     if step % settings["checkpoint_every"] == 0 or step == settings["steps"]:
