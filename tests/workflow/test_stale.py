@@ -32,7 +32,7 @@ def test_a_finished_run_has_nothing_to_do(finished):
             {"gate_renderer", "gate_logprobs", "gate_model", *FROM_TRAINING},
         ),
     ],
-    ids=str,
+    ids=lambda value: str(value) if isinstance(value, dict) else "runs",
 )
 def test_a_setting_runs_its_stage_and_what_follows(workflow, sections, expected):
     workflow.configure(**sections)
