@@ -105,7 +105,7 @@ class Workflow:
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=280,
+            timeout=500,
         )
         text = done.stdout + done.stderr
         assert (done.returncode != 0) == fails, text[-4000:]
