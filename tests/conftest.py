@@ -4,15 +4,16 @@ import os
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # two workers share the cores
 
+import pytest  # noqa: E402
+
 from glimmer.titanrl import ensure_importable  # noqa: E402
 
 ensure_importable()
 
 
+@pytest.hookimpl(tryfirst=True)  # before the plugin reads the groups
 def pytest_collection_modifyitems(items):
     """Tests of one folder share models, indexes and runs: they stay with one worker."""
-    import pytest
-
     for item in items:
         folder = item.path.parent.name
         item.add_marker(pytest.mark.xdist_group("workflow" if folder == "workflow" else "units"))

@@ -55,15 +55,20 @@ def test_topk_beyond_the_corpus(workflow):
 
 
 @pytest.fixture
-def broken_service():
-    """A service that says it is well and answers every search with 500."""
+def broken_service(workflow):
+    """A service that answers the probe for known titles, and every search of the model with 500."""
+    corpus = (workflow.folder / "world/corpus.jsonl").read_text().splitlines()
+    passages = {row["contents"].split("\n")[0].strip('"'): row for row in map(json.loads, corpus)}
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self):
-            self.rfile.read(int(self.headers["Content-Length"]))
-            self.send_response(500)
+            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            probe = asked["topk"] == 1
+            self.send_response(200 if probe else 500)
+            self.send_header("Content-Type", "application/json")
             self.end_headers()
-            self.wfile.write(b"index on fire")
+            found = [[{"document": passages[q]}] for q in asked["queries"]] if probe else []
+            self.wfile.write(json.dumps({"result": found}).encode() if probe else b"index on fire")
 
         def do_GET(self):
             self.send_response(404)
