@@ -22,6 +22,7 @@ from typing import Any
 
 from renderers.base import ToolCallParseStatus
 
+from glimmer.renderer.load import KNOBS as TEMPLATE_KNOBS
 from glimmer.renderer.load import load_renderer
 from glimmer.search_r1.prompt import SEARCH_TOOL
 
@@ -32,7 +33,7 @@ SETTINGS = {
     "knowledge_cutoff": "2026-01-04",
     "reasoning_strength": "high",
 }
-KNOBS = {key: value for key, value in SETTINGS.items() if key != "implementation"}
+KNOBS = {key: SETTINGS[key] for key in TEMPLATE_KNOBS}
 TOOLS = [SEARCH_TOOL]
 PASSAGES = "\n".join(
     f'Doc {i}(Title: "A title") The quick brown fox number {i} jumps over {i * 7} lazy dogs.'

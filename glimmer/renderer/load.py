@@ -10,6 +10,14 @@ from glimmer.errors import ConfigError, IntegrityError
 from glimmer.renderer.config import MuseGlimmerRendererConfig
 from glimmer.renderer.muse_glimmer import MuseGlimmerRenderer
 
+KNOBS = ("current_date", "knowledge_cutoff", "reasoning_strength")
+
+
+def template_knobs(settings: Mapping[str, Any]) -> dict[str, str]:
+    """The template's own variables from config section `renderer`; what is null there takes the
+    template's default, which is the renderer's too."""
+    return {key: settings[key] for key in KNOBS if settings[key] is not None}
+
 
 def load_tokenizer(checkpoint: Path) -> Any:
     """transformers' tokenizer of a checkpoint folder, never from the network.
@@ -49,9 +57,7 @@ def load_renderer(
     if settings["implementation"] == "library":
         return _library_renderer(tokenizer, settings)
     config = MuseGlimmerRendererConfig(
-        current_date=settings["current_date"],
-        knowledge_cutoff=settings["knowledge_cutoff"],
-        reasoning_strength=settings["reasoning_strength"],
+        **template_knobs(settings),
         media="refused" if text_only else "placeholder",
     )
     return MuseGlimmerRenderer(tokenizer, config.with_tools(tools))
@@ -67,9 +73,6 @@ def _library_renderer(tokenizer: Any, settings: Mapping[str, Any]) -> Any:
             "renderer.implementation: found 'library', but the installed library `renderers` has "
             "no renderer 'muse-glimmer'. Set it to 'glimmer'."
         ) from error
-    kept = {
-        key: settings[key]
-        for key in ("current_date", "knowledge_cutoff", "reasoning_strength")
-        if key in type(config).model_fields
-    }
+    known = type(config).model_fields
+    kept = {key: value for key, value in template_knobs(settings).items() if key in known}
     return create_renderer(tokenizer, type(config)(**kept))

@@ -126,6 +126,7 @@ def test_missing_keys_are_all_named(good: dict[str, Any]) -> None:
         ("renderer.current_date", "2026-02-30", "expected a date of the calendar"),
         ("renderer.current_date", datetime.date(2026, 8, 14), "the date 2026-08-14.*in quotes"),
         ("renderer.implementation", "hf", "one of glimmer, library"),
+        ("renderer.without_template", "skip", "one of golden, fail"),
         ("run", "a/b", "found 'a/b'"),
         ("run", "..", "found '..'"),
         ("run", ".hidden", "found"),

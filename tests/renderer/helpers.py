@@ -8,17 +8,19 @@ from pathlib import Path
 from hypothesis import HealthCheck, settings
 from renderers.base import ToolCallParseStatus
 
-from glimmer.renderer import MuseGlimmerRenderer, MuseGlimmerRendererConfig
+from glimmer.renderer import MuseGlimmerRenderer, MuseGlimmerRendererConfig, golden
 from glimmer.renderer.cases import Case
+from glimmer.renderer.load import KNOBS as TEMPLATE_KNOBS
 
 SETTINGS = {
     "implementation": "glimmer",
     "current_date": "2026-08-14",
     "knowledge_cutoff": "2026-01-04",
     "reasoning_strength": "high",
+    "without_template": "fail",
 }
-KNOBS = {key: value for key, value in SETTINGS.items() if key != "implementation"}
-GOLDEN = json.loads((Path(__file__).parent / "golden_cases.json").read_text("utf-8"))["cases"]
+KNOBS = {key: SETTINGS[key] for key in TEMPLATE_KNOBS}
+GOLDEN = json.loads((Path(golden.__file__).parent / "golden.json").read_text("utf-8"))["cases"]
 
 
 def property_of(examples: int) -> settings:

@@ -7,13 +7,13 @@ import importlib.util
 import pytest
 
 from glimmer.errors import ConfigError
-from glimmer.renderer import released_tokenizer
+from glimmer.renderer import check_parity, released_tokenizer
 from glimmer.renderer.cases import builtin_cases, pipeline_cases
 from glimmer.renderer.released import SPECIALS
 from glimmer.renderer.template import CHAT_TEMPLATE
 from glimmer.search_r1.prompt import SEARCH_TOOL
 
-from .helpers import GOLDEN, KNOBS, make_renderer, same
+from .helpers import GOLDEN, KNOBS, SETTINGS, make_renderer, same
 
 INSTALLED = importlib.util.find_spec("llama_models") is not None
 needs_package = pytest.mark.skipif(not INSTALLED, reason="`llama-models` is optional")
@@ -55,3 +55,14 @@ def test_ids_are_the_released_ones(case, released):
 def test_every_case_over_the_released_tokenizer(released):
     for case in (*builtin_cases(), *pipeline_cases([SEARCH_TOOL])):
         same(case, released)
+
+
+@needs_package
+def test_the_gate_knows_the_released_tokenizer(released, tmp_path):
+    """Without a template: the released ids, recorded, and none of this tokenizer's own."""
+    folder = tmp_path / "checkpoint"
+    released.save_pretrained(folder)
+    (folder / "chat_template.jinja").unlink()
+    verdict = check_parity(folder, {**SETTINGS, "without_template": "golden"})
+    assert verdict["passed"] and verdict["measured"] == {"cases": 24, "differing": 0}
+    assert verdict["measured_on"]["golden_ids"] == "recorded"
