@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-OPERATIONAL = ("timeout_s", "max_retries", "max_failed_fraction", "keep_checkpoints")
+OPERATIONAL = (
+    "timeout_s",
+    "max_retries",
+    "max_failed_fraction",
+    "keep_checkpoints",
+    "python",
+    "setup_timeout_s",
+    "step_timeout_s",
+)
 
 
 def decisive(section: Mapping[str, Any]) -> dict[str, Any]:

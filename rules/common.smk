@@ -34,6 +34,10 @@ SHARDS = [
     f"{R}/retrieval/vectors/shard-{i:05d}-of-{config['embedding']['shards']:05d}"
     for i in range(config["embedding"]["shards"])
 ]
+TITAN = config["training"]["engine"] == "titan"
+ENGINE_SECTIONS = ["titan"] if TITAN else []
+# Runs in a process of its own, which no import of the rule's script leads to.
+ENGINE_MODULES = ["glimmer.training.titan.__main__"] if TITAN else []
 GATES = ["recall", "renderer_parity", "logprob_parity", "model_parity"]
 CHECKPOINTS = {"before": CHECKPOINT, "after": f"{R}/training/final"}
 

@@ -23,9 +23,9 @@ rule grpo:
         mem_mb=6000,
         runtime=1440,
     params:
-        settings=settings("training", "search", "renderer"),
+        settings=settings("training", "search", "renderer", *ENGINE_SECTIONS),
         threads=THREADS,
-        code=code("train.py", "glimmer.training.run"),
+        code=code("train.py", "glimmer.training.run", *ENGINE_MODULES),
     message:
         "Training"
     script:

@@ -21,6 +21,7 @@ train(
     search=snakemake.config["search"],
     retrieval=snakemake.config["retrieval"],
     renderer=sections["renderer"],
+    titan=snakemake.config["titan"],
     threads=snakemake.params.threads,
     code=snakemake.params.code,
     service_log=Path(snakemake.log[0]).with_suffix(".service.log"),

@@ -14,6 +14,7 @@ def cross_checks(config: Mapping[str, Any]) -> Iterator[str]:
     yield from _dates(config)
     yield from _retrieval(config)
     yield from _rollouts(config)
+    yield from _titan(config)
 
 
 def _sources(config: Mapping[str, Any]) -> Iterator[str]:
@@ -77,4 +78,33 @@ def _rollouts(config: Mapping[str, Any]) -> Iterator[str]:
         yield (
             f"search.max_new_tokens: found {search['max_new_tokens']}, expected at most "
             f"search.max_rollout_tokens, which is {search['max_rollout_tokens']}."
+        )
+
+
+def _titan(config: Mapping[str, Any]) -> Iterator[str]:
+    if config["training"]["engine"] != "titan":
+        return
+    titan, training = config["titan"], config["training"]
+    degrees = ("trainer_fsdp", "trainer_tp", "generator_tp")
+    if titan["share_gpu"] and any(titan[key] != 1 for key in degrees):
+        found = ", ".join(f"{key} {titan[key]}" for key in degrees)
+        yield (
+            f"titan.share_gpu: found true with {found}, expected 1 for each: one GPU holds both. "
+            f"Set share_gpu to false, or the degrees to 1."
+        )
+    if titan["context"] < config["search"]["max_rollout_tokens"]:
+        yield (
+            f"titan.context: found {titan['context']}, expected at least search.max_rollout_tokens "
+            f"= {config['search']['max_rollout_tokens']}: longer rollouts would be dropped from "
+            f"the loss. Raise titan.context to it."
+        )
+    if training["temperature"] != 1.0:
+        yield (
+            f"training.temperature: found {training['temperature']}, expected 1.0 with the engine "
+            f"titan: its loss compares untempered probabilities. Set it to 1.0."
+        )
+    if training["control"] == "shuffled_rewards":
+        yield (
+            "training.control: found 'shuffled_rewards', which only the engine local knows, "
+            "expected 'none' or 'zero_advantages' with the engine titan."
         )

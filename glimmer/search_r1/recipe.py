@@ -184,3 +184,16 @@ def rollouter_config(
         timeout_s=search["timeout_s"],
         max_retries=search["max_retries"],
     )
+
+
+def job_rollouter(job: Any) -> SearchRollouter.Config:
+    """The rollouter of a `glimmer.training.job.Job`."""
+    return rollouter_config(
+        search=job.search,
+        search_url=job.search_url,
+        train_questions=Path(job.train_questions),
+        heldout_questions=Path(job.heldout_questions),
+        seed=job.training["seed"],
+        std_normalize=job.training["std_normalize"],
+        advantage_scale=0.0 if job.training["control"] == "zero_advantages" else 1.0,
+    )

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from glimmer.errors import ConfigError
 from glimmer.files import sha256_file, sha256_json
 from glimmer.operational import decisive
+from glimmer.training.job import Job
 
 
 def train(
@@ -24,6 +24,7 @@ def train(
     search: Mapping[str, Any],
     retrieval: Mapping[str, Any],
     renderer: Mapping[str, Any],
+    titan: Mapping[str, Any],
     threads: int,
     code: str,
     service_log: Path,
@@ -35,65 +36,84 @@ def train(
     checkpoints only, and those of other settings stay.
 
     Args:
-        settings, search, retrieval, renderer: config sections.
-        threads: of torch.
+        settings, search, retrieval, renderer, titan: config sections; `titan` counts for the engine
+            of that name only.
+        threads: of torch, for the engine `local`.
         code: fingerprint of the code that trains.
 
     Raises:
-        ConfigError: unknown engine.
+        ConfigError: a setting that the engine cannot honour.
         GlimmerError: unreadable input, a service that does not start, or a guard that stopped
             the run.
     """
-    if settings["engine"] != "local":
-        raise ConfigError(
-            f"training.engine: found {settings['engine']!r}; this version has 'local' only. The "
-            "GPU engine is not there yet (README, 'What is not there')."
-        )
-    from glimmer.renderer import load_renderer
     from glimmer.retrieval import retrieval_service
-    from glimmer.search_r1.prompt import SEARCH_TOOL
-    from glimmer.search_r1.recipe import rollouter_config
-    from glimmer.training.local.determinism import use_threads
-    from glimmer.training.local.engine import LocalEngine
 
-    use_threads(threads)
     settings_hash = sha256_json(
         {
             "training": decisive(settings),
             "search": decisive(search),
             "renderer": dict(renderer),
-            "threads": threads,
+            "engine": engine_settings(settings["engine"], titan=titan, threads=threads),
             "code": code,
-            "checkpoint": sha256_file(checkpoint / "model.safetensors"),
+            "checkpoint": weights_hash(checkpoint),
             "questions": sha256_file(train_questions),
             "index": sha256_file(index / "index.json"),
         }
     )
-
-    async def run(url: str) -> None:
-        rollouter = rollouter_config(
-            search=search,
-            search_url=url,
-            train_questions=train_questions,
-            heldout_questions=heldout_questions,
-            seed=settings["seed"],
-            std_normalize=settings["std_normalize"],
-            advantage_scale=0.0 if settings["control"] == "zero_advantages" else 1.0,
-        ).build()
-        try:
-            await LocalEngine(
-                checkpoint=checkpoint,
-                out=out,
-                settings=settings,
-                search=search,
-                rollouter=rollouter,
-                renderer=load_renderer(checkpoint, renderer, tools=[SEARCH_TOOL]),
-                settings_hash=settings_hash,
-            ).run()
-        finally:
-            await rollouter.close()
-
+    key = settings_hash[:12]
     with retrieval_service(
         retrieval, index=index, corpus=corpus, topk=search["topk"], log=service_log
     ) as url:
-        asyncio.run(run(url))
+        job = Job(
+            checkpoint=str(checkpoint),
+            work=str(out / "checkpoints" / key),
+            tensorboard=str(out / "tensorboard" / key),
+            train_questions=str(train_questions),
+            heldout_questions=str(heldout_questions),
+            search_url=url,
+            training=dict(settings),
+            search=dict(search),
+            renderer=dict(renderer),
+            titan=dict(titan),
+        )
+        if settings["engine"] == "titan":
+            from glimmer.training.titan import launch
+
+            launch.train(job, out=out, log=service_log.with_name("titan.log"))
+        else:
+            asyncio.run(_train_locally(job, out, threads, settings_hash))
+
+
+def engine_settings(engine: str, *, titan: Mapping[str, Any], threads: int) -> dict[str, Any]:
+    """What of an engine's own settings a result depends on."""
+    return {"threads": threads} if engine == "local" else decisive(titan)
+
+
+def weights_hash(checkpoint: Path) -> str:
+    """One hash over all weight files of a checkpoint folder."""
+    files = sorted(checkpoint.glob("*.safetensors"))
+    return sha256_json({path.name: sha256_file(path) for path in files})
+
+
+async def _train_locally(job: Job, out: Path, threads: int, settings_hash: str) -> None:
+    from glimmer.renderer import load_renderer
+    from glimmer.search_r1.prompt import SEARCH_TOOL
+    from glimmer.search_r1.recipe import job_rollouter
+    from glimmer.training.local.determinism import use_threads
+    from glimmer.training.local.engine import LocalEngine
+
+    use_threads(threads)
+    checkpoint = Path(job.checkpoint)
+    rollouter = job_rollouter(job).build()
+    try:
+        await LocalEngine(
+            checkpoint=checkpoint,
+            out=out,
+            settings=job.training,
+            search=job.search,
+            rollouter=rollouter,
+            renderer=load_renderer(checkpoint, job.renderer, tools=[SEARCH_TOOL]),
+            settings_hash=settings_hash,
+        ).run()
+    finally:
+        await rollouter.close()

@@ -105,8 +105,10 @@ def read_text_config(checkpoint: Path) -> dict[str, Any]:
     return text
 
 
-def model_config(text: Mapping[str, Any]) -> muse_glimmer.MuseGlimmerModel.Config:
-    """torchtitan's config for a `text_config`, with the CPU attention in every layer."""
+def architecture(
+    text: Mapping[str, Any], *, attention: str, max_seq_len: int
+) -> muse_glimmer.MuseGlimmerModel.Config:
+    """torchtitan's text model for a `text_config`, with the attention `varlen` or `flex`."""
     window = text["sliding_window"] or 0
     config = muse_glimmer._muse_glimmer_config(
         dim=text["hidden_size"],
@@ -115,14 +117,23 @@ def model_config(text: Mapping[str, Any]) -> muse_glimmer.MuseGlimmerModel.Confi
         n_kv_heads=text["num_key_value_heads"],
         head_dim=text["head_dim"],
         vocab_size=text["vocab_size"],
-        max_seq_len=min(text["max_position_embeddings"], 8192),
+        max_seq_len=max_seq_len,
         window_pattern=[window, window, window, 0],
         output_multiplier=text["output_multiplier"],
-        attn_backend="flex",
+        attn_backend=attention,
+    )
+    for layer in config.layers:
+        layer.attention.scale_query_by = text["qk_scale_factor"]
+    return config
+
+
+def model_config(text: Mapping[str, Any]) -> muse_glimmer.MuseGlimmerModel.Config:
+    """`architecture` with the CPU attention in every layer."""
+    config = architecture(
+        text, attention="flex", max_seq_len=min(text["max_position_embeddings"], 8192)
     )
     for layer in config.layers:
         layer.attention.inner_attention = CpuAttention.Config()
-        layer.attention.scale_query_by = text["qk_scale_factor"]
     return config
 
 

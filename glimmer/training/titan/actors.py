@@ -1,0 +1,103 @@
+"""TitanRL's two actors, with what this project adds: a digest of the weights at each sync, and
+the order in which they take memory on one GPU.
+
+Importing this module changes torchtitan (see `compat`); Monarch imports it in each spawned process.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from glimmer.errors import GlimmerError
+from glimmer.logs import get_logger
+from glimmer.training.titan import compat
+
+compat.apply()
+
+import torch  # noqa: E402
+import torchstore  # noqa: E402
+from torchtitan.distributed.spmd_types import plain_tensor_to_dtensor_state_dict  # noqa: E402
+from torchtitan.distributed.utils import get_spmd_backend  # noqa: E402
+from torchtitan.experiments.rl.actors.generator import VLLMGenerator  # noqa: E402
+from torchtitan.experiments.rl.actors.trainer import PolicyTrainer  # noqa: E402
+
+from glimmer.training.titan.digest import SyncLog, digest  # noqa: E402
+
+READY = "GLIMMER_TRAINER_READY"
+"""Environment variable: file that the trainer makes once its memory is taken (one GPU only)."""
+SETUP_TIMEOUT = "GLIMMER_SETUP_TIMEOUT_S"
+_GIB = 2**30
+
+logger = get_logger(__name__)
+
+
+def peak_memory() -> dict[str, float]:
+    """Peak GPU memory of this process since the last call, in GiB: what was allocated by tensors
+    and what was reserved for them."""
+    peak = {
+        "allocated_gib": torch.cuda.max_memory_allocated() / _GIB,
+        "reserved_gib": torch.cuda.max_memory_reserved() / _GIB,
+    }
+    torch.cuda.reset_peak_memory_stats()
+    return peak
+
+
+class Trainer(PolicyTrainer):
+    """`PolicyTrainer` that notes what it sends."""
+
+    def __init__(self, config, *, output_dir: str, **kwargs) -> None:
+        super().__init__(config, output_dir=output_dir, **kwargs)
+        sync = SyncLog(output_dir)
+        put = torchstore.put_state_dict
+
+        async def put_and_note(state_dict, *args, **options):
+            start = time.perf_counter()
+            await put(state_dict, *args, **options)
+            seconds = time.perf_counter() - start
+            facts = {"digest": digest(state_dict), "seconds": seconds, **peak_memory()}
+            if int(os.environ.get("RANK", "0")) == 0:
+                sync.note("trainer", self.policy_version, **facts)
+
+        torchstore.put_state_dict = put_and_note
+        if ready := os.environ.get(READY):
+            Path(ready).touch()
+
+
+class Generator(VLLMGenerator):
+    """`VLLMGenerator` that notes what it received.
+
+    On a GPU shared with the trainer it waits for the trainer's memory to be taken: vLLM sizes its
+    KV cache by what is free, and counts what others take while it measures (symptom: "No available
+    memory for the cache blocks").
+    """
+
+    def __init__(self, config, *, output_dir: str, **kwargs) -> None:
+        if ready := os.environ.get(READY):
+            deadline = time.monotonic() + float(os.environ[SETUP_TIMEOUT])
+            while not Path(ready).exists():
+                if time.monotonic() > deadline:
+                    raise GlimmerError(
+                        f"the trainer was not ready after titan.setup_timeout_s = "
+                        f"{os.environ[SETUP_TIMEOUT]} s; its own message stands above."
+                    )
+                time.sleep(0.1)
+        super().__init__(config, output_dir=output_dir, **kwargs)
+        self._sync = SyncLog(output_dir)
+
+    async def _pull_model_state_dict(self, version: int) -> None:
+        start = time.perf_counter()
+        await super()._pull_model_state_dict(version)
+        seconds = time.perf_counter() - start
+        model = self._get_model()
+        state = model.model.state_dict()
+        if get_spmd_backend() == "spmd_types":
+            state = plain_tensor_to_dtensor_state_dict(
+                dict(state),
+                state_dict_layouts=model.get_state_dict_layouts(),
+                parallel_dims=model.parallel_dims,
+            )
+        facts = {"digest": digest(state), "seconds": seconds, **peak_memory()}
+        if self._rank == 0:
+            self._sync.note("generator", version, **facts)

@@ -1,0 +1,198 @@
+"""TitanRL's controller with what a run on record needs: data order and sampling seeds that a
+resumed run continues, one row of metrics a step under the names of the local engine, and guards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import math
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from glimmer.errors import GlimmerError
+from glimmer.progress import Progress
+from glimmer.training.job import Job
+from glimmer.training.metrics import MetricsFile, check_step, rollout_metrics
+from glimmer.training.titan.digest import SyncLog
+
+import torchtitan.experiments.rl.controller as titan  # isort: skip
+from torchtitan.experiments.rl.components.work_buffer import RolloutGroupWork  # isort: skip
+from torchtitan.experiments.rl.observability.metrics import MetricsProcessor  # isort: skip
+
+# TitanRL's names of what a row holds, by ours.
+_NAMES = {
+    "loss": "loss/mean",
+    "entropy": "trainer/entropy/mean",
+    "ratio_clipped_frac": "loss/ratio_clipped_frac",
+    "logprob_diff_max": "bit_wise/logprob_diff/max",
+    "grad_norm": "trainer/grad_norm/mean",
+    "learning_rate": "trainer/lr",
+    "seconds": "timing/step/total/mean",
+    "seconds_generate": "timing/step/wait_for_training_batch/mean",
+}
+_TRAIN_TIMES = ("timing/step/forward_backward/mean", "timing/step/optim/mean")
+_SYNC_TIMES = (
+    "timing/step/blocking_trainer_push_model_state_dict/mean",
+    "timing/step/blocking_generator_pull_model_state_dict/mean",
+)
+
+
+def request_seed(seed: int, request_id: str) -> int:
+    """A 31-bit seed for one request, of the run's seed and the request's name."""
+    digest = hashlib.sha256(f"{seed}/{request_id}".encode()).digest()
+    return int.from_bytes(digest[:4], "big") & 0x7FFFFFFF
+
+
+@dataclass
+class Journal:
+    """What the controller's loops tell each other about the groups of a step.
+
+    Attributes:
+        questions: by group id, of groups under way.
+        taken: groups that the batcher has taken and no step has yet trained on, oldest first.
+        consumed: groups taken by finished steps, the position in the data to resume at.
+    """
+
+    questions: dict[int, Any] = field(default_factory=dict)
+    taken: list[Any] = field(default_factory=list)
+    consumed: int = 0
+
+    def close_step(self, trainable: int) -> tuple[list[Any], list[Any]]:
+        """(groups, their questions) of a step: the oldest ones up to the `trainable`-th that has
+        rollouts."""
+        groups = []
+        while trainable > 0:
+            group = self.taken.pop(0)
+            self.consumed += 1
+            trainable -= bool(group.rollouts)
+            groups.append(group)
+        kept = [g for g in groups if g.rollouts]
+        questions = [self.questions[g.group_id] for g in kept]
+        for group in groups:
+            self.questions.pop(group.group_id, None)
+        return kept, questions
+
+
+class _Recording:
+    """A sample builder that shows the journal each group it is given."""
+
+    def __init__(self, builder: Any, journal: Journal) -> None:
+        self._builder, self._journal = builder, journal
+
+    def build_from_group(self, *, rollout_group: Any) -> Any:
+        self._journal.taken.append(rollout_group)
+        return self._builder.build_from_group(rollout_group=rollout_group)
+
+
+class SearchController(titan.Controller):
+    """The controller of one job."""
+
+    @dataclass(kw_only=True, slots=True)
+    class Config(titan.Controller.Config):
+        """TitanRL's; the job comes separately, by `attach`."""
+
+    def attach(self, job: Job) -> None:
+        """Set what the run needs beside TitanRL's config; before `setup_async`."""
+        self.job = job
+        self.journal = Journal()
+        self.sync = SyncLog(job.work)
+        self.rows: MetricsFile | None = None
+        self.progress: Progress | None = None
+        self._started = time.monotonic()
+        self.metrics_processor.log = self._log  # type: ignore[method-assign]
+
+    async def setup_async(self, **meshes: Any) -> None:
+        """Start the actors, then continue data and metrics where the checkpoint stands."""
+        await super().setup_async(**meshes)
+        work, done = Path(self.job.work), self.start_step
+        self.rows = MetricsFile(work / "metrics.jsonl", Path(self.job.tensorboard), steps_done=done)
+        if done and (not self.rows.rows or self.rows.rows[-1]["step"] != done):
+            raise GlimmerError(
+                f"{work / 'metrics.jsonl'} has no row for step {done}, from which {work} would "
+                "resume. Delete that folder to start this run anew."
+            )
+        self.journal.consumed = int(self.rows.rows[-1]["groups_consumed"]) if done else 0
+        self._rollouter.train_dataset.seek(self.journal.consumed)
+        self.sync.check(done, may_stand_still=True)
+
+    async def close(self) -> None:
+        """Take the actors down, then the HTTP session and the files."""
+        await super().close()
+        await self._rollouter.close()
+        if self.rows is not None:
+            self.rows.close()
+
+    def _make_generate_fn(self, metrics_prefix: str) -> Any:
+        """Each request with a seed of its own, so that groups differ and a resumed run repeats."""
+        generate = super()._make_generate_fn(metrics_prefix)
+        seed = self.job.training["seed"]
+
+        async def seeded(prompt_token_ids, *, request_id, sampling_config=None, **kwargs):
+            sampling = replace(
+                sampling_config or self._sampling, seed=request_seed(seed, request_id)
+            )
+            return await generate(
+                prompt_token_ids, request_id=request_id, sampling_config=sampling, **kwargs
+            )
+
+        return seeded
+
+    async def _data_input_loop(self, group_buffer: Any) -> None:
+        """As TitanRL's, but group ids go on where the run stopped and questions are kept."""
+        group_id = self.journal.consumed
+        while await group_buffer.wait_for_slot():
+            sample = await asyncio.to_thread(self._rollouter.get_training_sample)
+            self.journal.questions[group_id] = sample
+            await group_buffer.add_work(RolloutGroupWork(group_id=group_id, sample=sample))
+            group_id += 1
+
+    async def _batcher_loop(self, *, training_sample_builder: Any, **kwargs: Any) -> None:
+        recording = _Recording(training_sample_builder, self.journal)
+        await super()._batcher_loop(training_sample_builder=recording, **kwargs)
+
+    def _log(self, step: int, metrics: Iterable[Any], *, is_validation: bool = False) -> None:
+        """In place of TitanRL's own: one row a step, checked, written and shown."""
+        if is_validation:
+            return
+        assert self.rows is not None
+        found = MetricsProcessor._aggregate_metrics(metrics)
+        training, search = self.job.training, self.job.search
+        groups, questions = self.journal.close_step(training["prompts_per_step"])
+        row: dict[str, float] = {"step": step, **rollout_metrics(groups, questions)}
+        row |= {ours: float(found[theirs]) for ours, theirs in _NAMES.items() if theirs in found}
+        if missing := sorted(v for k, v in _NAMES.items() if k not in row):
+            raise GlimmerError(
+                f"step {step}: TitanRL reported none of {missing}; it had {sorted(found)[:40]}."
+            )
+        row["seconds_train"] = sum(found.get(k, 0.0) for k in _TRAIN_TIMES)
+        row["seconds_sync"] = sum(found.get(k, 0.0) for k in _SYNC_TIMES)
+        row["sampled_tokens"] = float(
+            sum(len(t.completion_token_ids) for g in groups for r in g.rollouts for t in r.turns)
+        )
+        row["tokens_per_s"] = row["sampled_tokens"] / max(row["seconds"], 1e-9)
+        row["groups_consumed"] = float(self.journal.consumed)
+        # The sync of the step before has ended: TitanRL waits for it before this call.
+        still = training["control"] == "zero_advantages" or row["grad_norm"] == 0.0
+        facts = self.sync.check(step - 1, may_stand_still=still)
+        row["trainer_peak_gib"] = facts["reserved_gib"]
+        row["time"] = time.time()
+        check_step(
+            row,
+            rollouts=sum(len(g.rollouts) for g in groups),
+            max_failed_fraction=search["max_failed_fraction"],
+        )
+        row = {k: v for k, v in row.items() if math.isfinite(v)}
+        self.rows.add(row)
+        if self.progress is None:
+            self.progress = Progress(
+                training["steps"], "train", unit="step", done=step - 1, every_s=0
+            )
+        self.progress.update(
+            note=f"reward {row['reward']:.3f} searches {row['searches']:.2f} entropy "
+            f"{row['entropy']:.2f} grad {row['grad_norm']:.2f} logprob diff "
+            f"{row['logprob_diff_max']:.2g}"
+        )

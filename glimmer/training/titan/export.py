@@ -1,0 +1,91 @@
+"""From TitanRL's last save to a checkpoint folder in the released layout.
+
+TitanRL's own Hugging Face save holds the text model's tensors. The folder written here has every
+file of the start: weights under the same file names, what the text model does not own (the vision
+tower) carried over, tokenizer, template and configs as they were. One weight file is in memory at
+a time.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+
+from glimmer.assets import write_manifest
+from glimmer.errors import DataError
+from glimmer.training.checkpoint import save_tensors
+
+WEIGHTS = "*.safetensors"
+
+
+def export(saved: Path, source: Path, out: Path) -> None:
+    """Write `out` from the tensors in `saved` and the files of `source`; `out` is replaced whole.
+
+    Args:
+        saved: folder with TitanRL's Hugging Face save (`*.safetensors` under released names).
+        source: the checkpoint that training started from.
+
+    Raises:
+        DataError: a tensor of the text model is missing, or has another shape.
+    """
+    place = _where(saved)
+    part = out.with_name(f".{out.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    used: set[str] = set()
+    for path in sorted(source.iterdir()):
+        if path.suffix == ".safetensors":
+            tensors = load_file(path)
+            merged = {}
+            for name, old in tensors.items():
+                if name in place:
+                    merged[name] = _load(place[name], name, old)
+                    used.add(name)
+                elif _is_text(name):
+                    raise DataError(
+                        f"{saved}: has no tensor {name}, which {path} has. The last save is "
+                        f"incomplete: delete {saved} and run again."
+                    )
+                else:
+                    merged[name] = old
+            save_tensors(merged, part / path.name)
+        elif path.is_file() and path.name != "manifest.json":
+            shutil.copyfile(path, part / path.name)
+    if unknown := sorted(set(place) - used):
+        raise DataError(
+            f"{saved}: has tensors that {source} has not, such as {unknown[0]}. It is not a save "
+            "of this model."
+        )
+    write_manifest(part, kind="checkpoint", source="trained")
+    shutil.rmtree(out, ignore_errors=True)
+    os.replace(part, out)
+
+
+def _is_text(name: str) -> bool:
+    return name.startswith("model.language_model.") or name == "lm_head.weight"
+
+
+def _where(saved: Path) -> dict[str, Path]:
+    """The file of each saved tensor."""
+    place: dict[str, Path] = {}
+    for path in sorted(saved.glob(WEIGHTS)):
+        with safe_open(path, framework="pt") as handle:
+            place |= dict.fromkeys(handle.keys(), path)
+    if not place:
+        raise DataError(f"{saved}: holds no {WEIGHTS}. Delete it and run again.")
+    return place
+
+
+def _load(path: Path, name: str, old: torch.Tensor) -> torch.Tensor:
+    with safe_open(path, framework="pt") as handle:
+        new = handle.get_tensor(name)
+    if new.shape != old.shape:
+        raise DataError(
+            f"{path}: {name} has shape {tuple(new.shape)}, expected {tuple(old.shape)}."
+        )
+    return new.to(old.dtype)

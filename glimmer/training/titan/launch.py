@@ -1,0 +1,197 @@
+"""Starts the GPU engine's process, passes its log on, and ends it and its children in any case."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+import glimmer
+from glimmer.errors import ConfigError, GlimmerError
+from glimmer.files import read_json, write_jsonl
+from glimmer.logs import get_logger
+from glimmer.training.job import Job
+
+logger = get_logger(__name__)
+_GRACE_S = 20
+
+
+def interpreter(titan: Mapping[str, Any]) -> str:
+    """The Python that holds the GPU stack: `titan.python`, or this one.
+
+    Raises:
+        ConfigError: there is no such program.
+    """
+    chosen = titan["python"] or sys.executable
+    if shutil.which(chosen) is None:
+        raise ConfigError(
+            f"titan.python: {chosen} is not a program. Build the GPU stack's environment "
+            "(`make env-train`) and set titan.python to its bin/python."
+        )
+    return chosen
+
+
+def environment() -> dict[str, str]:
+    """The child's environment: this checkout's `glimmer`, and what keeps vLLM quiet and offline."""
+    env = dict(os.environ)
+    checkout = str(Path(glimmer.__file__).resolve().parent.parent)
+    paths = [checkout, *filter(None, env.get("PYTHONPATH", "").split(os.pathsep))]
+    env["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
+    env.setdefault("PYTHONUNBUFFERED", "1")
+    env.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    # FlashInfer compiles its sampler at first use, which wants a compiler on the host.
+    env.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
+    env.setdefault("VLLM_NO_USAGE_STATS", "1")
+    env.setdefault("HF_HUB_OFFLINE", "1")
+    return env
+
+
+def run_process(
+    command: list[str], *, log: Path, alive: Path, setup_timeout_s: float, step_timeout_s: float
+) -> int:
+    """Run `command` in a session of its own until it ends; its output goes to `log` and, line by
+    line, to ours.
+
+    Args:
+        alive: file that grows with each finished step.
+        setup_timeout_s, step_timeout_s: longest time until the first step, and between two.
+
+    Returns:
+        The exit status.
+
+    Raises:
+        GlimmerError: no step in the time allowed; the process and its children have been ended.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with open(log, "ab") as handle:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,  # its end tells the child that we are gone
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=environment(),
+        )
+        pump = threading.Thread(target=_pass_on, args=(process.stdout, handle), daemon=True)
+        pump.start()
+        try:
+            return _wait(process, alive, setup_timeout_s, step_timeout_s, log)
+        finally:
+            _end(process)
+            pump.join(timeout=5)
+
+
+def _pass_on(stream: Any, handle: Any) -> None:
+    """Every line to the log file; our own process's progress and warnings to the terminal too."""
+    for line in stream:
+        handle.write(line)
+        handle.flush()
+        text = line.decode("utf-8", "replace").rstrip()
+        if " progress: " in text or " glimmer." in text:
+            logger.info("%s", text.split(": ", 1)[-1])
+
+
+def _wait(process, alive: Path, setup_s: float, step_s: float, log: Path) -> int:
+    size, since, limit, key = _size(alive), time.monotonic(), setup_s + step_s, "setup"
+    while True:
+        try:
+            return process.wait(timeout=1)
+        except subprocess.TimeoutExpired:
+            pass
+        now = _size(alive)
+        if now != size:
+            size, since, limit, key = now, time.monotonic(), step_s, "step"
+        if time.monotonic() - since > limit:
+            raise GlimmerError(
+                f"no training step for {limit:.0f} s (titan.{key}_timeout_s): the GPU engine hangs."
+                f" Its log is {log}; run again to resume from the last checkpoint, or raise the "
+                "timeout if steps are really this long."
+            )
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _end(process: subprocess.Popen) -> None:
+    """End every process of the child's session: Monarch's and vLLM's do not outlive it."""
+    for sign in (signal.SIGTERM, signal.SIGKILL):
+        members = session_members(process.pid)
+        for pid in members:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, sign)
+        deadline = time.monotonic() + _GRACE_S
+        while members and time.monotonic() < deadline:
+            process.poll()
+            members = session_members(process.pid)
+            time.sleep(0.2)
+    process.wait()
+
+
+def session_members(session: int) -> list[int]:
+    """Process ids of a session that are not yet ended, whatever their process group."""
+    members = []
+    for pid in psutil.pids():
+        with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):
+            ended = psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+            if not ended and os.getsid(pid) == session:
+                members.append(pid)
+    return members
+
+
+def train(job: Job, *, out: Path, log: Path) -> None:
+    """Train a job and write `out/final/` and `out/metrics.jsonl`.
+
+    Raises:
+        ConfigError: no such interpreter.
+        GlimmerError: the engine's own message, a hang, or its death with the log's place.
+    """
+    work = Path(job.work)
+    done, failure = work / "trained.json", work / "failure.json"
+    failure.unlink(missing_ok=True)
+    if not done.exists():
+        path = work / "job.json"
+        job.write(path)
+        status = run_process(
+            [interpreter(job.titan), "-m", "glimmer.training.titan", str(path)],
+            log=log,
+            alive=work / "metrics.jsonl",
+            setup_timeout_s=job.titan["setup_timeout_s"],
+            step_timeout_s=job.titan["step_timeout_s"],
+        )
+        if not done.exists():
+            raise GlimmerError(_reason(failure, status, log))
+    from glimmer.training.titan.export import export
+
+    saved = work / "checkpoint" / f"step-{job.training['steps']}"
+    export(saved, Path(job.checkpoint), out / "final")
+    rows = [json.loads(x) for x in (work / "metrics.jsonl").read_text().splitlines()]
+    write_jsonl(out / "metrics.jsonl", rows)
+
+
+def _reason(failure: Path, status: int, log: Path) -> str:
+    """Why the process ended, in one message."""
+    if failure.exists():
+        told = read_json(failure)
+        if told["known"]:
+            return str(told["message"])
+        return f"the GPU engine failed with {told['kind']}: {told['message']}. Its log: {log}"
+    tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:])
+    return (
+        f"the GPU engine ended with status {status} and gave no reason (killed, or out of memory). "
+        f"Its log, {log}, ends:\n{tail}"
+    )

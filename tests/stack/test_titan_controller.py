@@ -1,0 +1,167 @@
+"""The GPU engine's controller: real Monarch, torchstore and router, actors without a GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("monarch", reason="the GPU stack (envs/train) is not installed here")
+pytest.importorskip("vllm", reason="the GPU stack (envs/train) is not installed here")
+
+from glimmer.config import read_yaml  # noqa: E402
+from glimmer.training.job import Job  # noqa: E402
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+STEPS, PROMPTS, SAMPLES = 5, 2, 4
+TITAN = {
+    "python": None,
+    "trainer_fsdp": 1,
+    "trainer_tp": 1,
+    "generator_tp": 1,
+    "share_gpu": True,
+    "activation_checkpoint": "none",
+    "attention": "varlen",
+    "context": 2048,
+    "rows_per_batch": 2,
+    "generator_memory_fraction": 0.3,
+    "cudagraph": "off",
+    "batch_invariant": True,
+    "offpolicy_steps": 0,
+    "loss_chunks": 4,
+    "setup_timeout_s": 120,
+    "step_timeout_s": 60,
+}
+
+
+def make_job(folder: Path, **titan) -> Path:
+    config = read_yaml(ROOT / "config" / "config.yaml")
+    questions = folder / "questions.jsonl"
+    rows = [
+        {"id": str(i), "question": f"Who directed film {i}?", "golden_answers": ["right"]}
+        for i in range(7)
+    ]
+    questions.write_text("".join(json.dumps(r) + "\n" for r in rows))
+    training = dict(config["training"], engine="titan", steps=STEPS, checkpoint_every=2)
+    training |= {"prompts_per_step": PROMPTS, "samples_per_prompt": SAMPLES}
+    work = folder / "work"
+    work.mkdir()
+    job = Job(
+        checkpoint=str(ROOT / "resources" / "tiny_glimmer"),
+        work=str(work),
+        tensorboard=str(folder / "tensorboard"),
+        train_questions=str(questions),
+        heldout_questions=str(questions),
+        search_url="",
+        training=training,
+        search=dict(config["search"]),
+        renderer=dict(config["renderer"]),
+        titan=TITAN | titan,
+    )
+    job.write(folder / "job.json")
+    return folder / "job.json"
+
+
+def run(job: Path, **env: str) -> subprocess.CompletedProcess:
+    path = os.pathsep.join([str(ROOT), str(HERE)])
+    return subprocess.run(
+        [sys.executable, str(HERE / "titan_fake_run.py"), str(job)],
+        env={**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1", **env},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def rows(folder: Path) -> list[dict]:
+    return [json.loads(x) for x in (folder / "work" / "metrics.jsonl").read_text().splitlines()]
+
+
+def requests(folder: Path) -> dict[str, list]:
+    lines = (folder / "work" / "requests.jsonl").read_text().splitlines()
+    return {r[1]: r for r in map(json.loads, lines)}
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("titan")
+    done = run(make_job(folder))
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    return folder
+
+
+def test_one_row_a_step_under_the_local_engines_names(undisturbed):
+    found = rows(undisturbed)
+    assert [r["step"] for r in found] == list(range(1, STEPS + 1))
+    for row in found:
+        assert row["searches"] == 1.0 and row["turns"] == 2.0
+        assert 0.0 < row["reward"] < 1.0  # by the requests' seeds
+        assert row["entropy"] == pytest.approx(0.5)
+        assert row["grad_norm"] == 1.0 and row["failed_searches"] == 0
+
+
+def test_every_request_has_a_seed_of_its_own(undisturbed):
+    seeds = [r[2] for r in requests(undisturbed).values()]
+    assert len(set(seeds)) == len(seeds)
+
+
+def test_on_policy_rollouts_come_from_the_weights_of_their_step(undisturbed):
+    for name, (version, *_) in requests(undisturbed).items():
+        group = int(name.split("/")[0].removeprefix("group="))
+        if group < STEPS * PROMPTS:  # the buffer has begun on the next ones
+            assert version == group // PROMPTS
+
+
+def test_both_sides_hold_the_same_weights_after_each_sync(undisturbed):
+    for version in range(STEPS + 1):
+        sides = [
+            json.loads((undisturbed / "work" / "sync" / f"{role}-{version}.json").read_text())
+            for role in ("trainer", "generator")
+        ]
+        assert sides[0]["digest"] == sides[1]["digest"]
+
+
+def test_a_killed_run_goes_on_with_the_same_questions_and_seeds(undisturbed, tmp_path):
+    job = make_job(tmp_path)
+    first = run(job, FAKE_TRAINER_DIES_AT_STEP="4")
+    assert first.returncode != 0
+    assert [r["step"] for r in rows(tmp_path)] == [1, 2, 3]
+    second = run(job)
+    assert second.returncode == 0, second.stdout[-3000:] + second.stderr[-6000:]
+    timeless = [
+        {k: v for k, v in r.items() if "seconds" not in k and k not in ("time", "tokens_per_s")}
+        for r in rows(tmp_path)
+    ]
+    assert timeless == [
+        {k: v for k, v in r.items() if "seconds" not in k and k not in ("time", "tokens_per_s")}
+        for r in rows(undisturbed)
+    ]
+    wanted, found = requests(undisturbed), requests(tmp_path)
+    for group in range(STEPS * PROMPTS):
+        for name in (n for n in wanted if n.startswith(f"group={group}/")):
+            assert found[name][1:] == wanted[name][1:]
+
+
+def test_export_carries_over_what_the_text_model_does_not_own(undisturbed, tmp_path):
+    from safetensors.torch import load_file
+
+    from glimmer.training.titan.export import export
+
+    source = ROOT / "resources" / "tiny_glimmer"
+    out = tmp_path / "final"
+    export(undisturbed / "work" / "checkpoint" / f"step-{STEPS}", source, out)
+    old, new = (load_file(p / "model.safetensors") for p in (source, out))
+    assert set(old) == set(new)
+    assert all((old[k] == new[k]).all() for k in old)
+    assert (out / "chat_template.jinja").read_bytes() == (
+        source / "chat_template.jinja"
+    ).read_bytes()
+    shutil.rmtree(out)
