@@ -2,13 +2,25 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: run test lint lock clean
+.PHONY: run test test-slurm test-long test-faults lint lock docs clean
 
 run: .venv/installed
 	$(BIN)/snakemake
 
 test: .venv/installed
 	$(BIN)/pytest
+
+# The pipeline as jobs of a real Slurm on this machine; as root, with Debian's slurm-wlm and munge.
+test-slurm: .venv/installed
+	$(BIN)/pytest -n 0 -m slurm tests/slurm
+
+# Tests of minutes each, beside the fault harness.
+test-long: .venv/installed
+	$(BIN)/pytest -n 0 -m long --ignore=tests/faults
+
+# Every kill and every other fault; the table in docs/reliability.md comes from it.
+test-faults: .venv/installed
+	$(BIN)/pytest -n 0 -m "long or not long" tests/faults
 
 lint: .venv/installed
 	$(BIN)/ruff check .
@@ -37,6 +49,10 @@ lock:
 	 printf 'channels:\n  - conda-forge\ndependencies:\n  - python=3.11\n  - pip\n  - pip:\n'; \
 	 sed -n 's/^[^#].*==.*/      - "&"/p' envs/workflow.txt) > envs/workflow.yaml
 	$(MAKE) .venv/installed
+
+# Pages that are made from the schema and from the table of edits.
+docs: .venv/installed
+	$(BIN)/python docs/generate.py
 
 clean:
 	rm -rf .venv .snakemake results

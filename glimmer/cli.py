@@ -1,4 +1,7 @@
-"""`glimmer`: commands beside the workflow. `python -m glimmer.cli compare A.jsonl B.jsonl`."""
+"""`glimmer`: commands beside the workflow.
+
+`glimmer compare A.jsonl B.jsonl` and `glimmer why [arguments of snakemake]`.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,11 @@ from glimmer.errors import GlimmerError
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status: 0, 1 after an error (one message on stderr), 2 for wrong usage."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options, rest = parser.parse_known_args(arguments)
+    if rest and options.run is not _why:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    options.rest = rest
     try:
         status = options.run(options)
         sys.stdout.flush()
@@ -28,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="glimmer", description=__doc__)
+    parser = argparse.ArgumentParser(prog="glimmer", description=__doc__, allow_abbrev=False)
     commands = parser.add_subparsers(required=True, metavar="command")
     compare = commands.add_parser(
         "compare",
@@ -46,6 +53,15 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument("--seed", type=_whole, default=0, help="of the bootstrap")
     compare.add_argument("--out", type=Path, help="write everything as JSON here")
     compare.set_defaults(run=_compare)
+    why = commands.add_parser(
+        "why",
+        help="what would run, and what changed, one line a job",
+        description=(
+            "Every argument is one of snakemake's: targets, --configfile, --workflow-profile … "
+            "Nothing is run."
+        ),
+    )
+    why.set_defaults(run=_why)
     return parser
 
 
@@ -60,6 +76,14 @@ def _positive(text: str) -> int:
     if (value := _whole(text)) == 0:
         raise argparse.ArgumentTypeError("found 0, expected at least 1")
     return value
+
+
+def _why(options: argparse.Namespace) -> int:
+    from glimmer.provenance.why import why
+
+    lines = why(options.rest)
+    print("\n".join(lines) if lines else "Nothing to be done: every stage is up to date.")
+    return 0
 
 
 def _compare(options: argparse.Namespace) -> int:

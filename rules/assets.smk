@@ -3,7 +3,7 @@
 
 rule checkpoint:
     output:
-        directory(CHECKPOINT),
+        manifest=CHECKPOINTS["before"],
     log:
         f"{R}/logs/checkpoint.log",
     benchmark:
@@ -11,8 +11,9 @@ rule checkpoint:
     conda:
         "../envs/workflow.yaml"
     resources:
-        mem_mb=2000,
-        runtime=240,
+        **place(),
+        mem_mb=more(2000),
+        runtime=more(240),
     params:
         settings=settings("checkpoint"),
         source=source_state(config["checkpoint"]["source"]),
@@ -34,8 +35,9 @@ rule corpus:
     conda:
         "../envs/workflow.yaml"
     resources:
-        mem_mb=2000,
-        runtime=240,
+        **place(),
+        mem_mb=more(2000),
+        runtime=more(240),
     params:
         settings=settings("corpus"),
         source=source_state(config["corpus"]["source"], [config["corpus"]["filename"]]),
@@ -58,8 +60,9 @@ rule questions:
     conda:
         "../envs/workflow.yaml"
     resources:
-        mem_mb=1000,
-        runtime=60,
+        **place(),
+        mem_mb=more(1000),
+        runtime=more(60),
     params:
         settings=settings("questions"),
         source=source_state(

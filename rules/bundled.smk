@@ -14,13 +14,15 @@ rule bundled_world:
     conda:
         "../envs/workflow.yaml"
     resources:
-        mem_mb=1000,
-        runtime=10,
+        **place(),
+        mem_mb=more(1000),
+        runtime=more(10),
     params:
         seed=0,
         train=2400,
         heldout=600,
         code=code("bundled_world.py", "glimmer.bundled.world"),
+        packages=packages("bundled_world.py", "glimmer.bundled.world"),
     message:
         "Drawing the toy world"
     script:
@@ -38,13 +40,15 @@ rule bundled_checkpoint:
         "../envs/workflow.yaml"
     threads: THREADS
     resources:
-        mem_mb=4000,
-        runtime=120,
+        **place(),
+        mem_mb=more(4000),
+        runtime=more(120),
     params:
         seed=0,
         work=f"{BUNDLED}/work",
         renderer=settings("renderer"),
         code=code("bundled_checkpoint.py", "glimmer.bundled.checkpoint"),
+        packages=packages("bundled_checkpoint.py", "glimmer.bundled.checkpoint"),
     message:
         "Training the tiny checkpoint until able, then spoiling it briefly"
     script:

@@ -15,14 +15,21 @@ from glimmer.assets import source_state
 from glimmer.config import section, validate
 from glimmer.errors import GlimmerError
 from glimmer.operational import decisive
-from glimmer.provenance import fingerprint, prepare_children
+from glimmer.provenance import (
+    fingerprint,
+    imported_packages,
+    locked_versions,
+    prepare_children,
+)
 
 try:
     validate(config)
 except GlimmerError as error:
     raise WorkflowError(str(error))
 
-prepare_children(Path(workflow.basedir))
+BASE = Path(workflow.basedir)
+LOCK = BASE / "envs" / "workflow.txt"
+prepare_children(BASE)
 
 R = f"{config['results']}/{config['run']}"
 THREADS = config["threads"]
@@ -30,6 +37,11 @@ CHECKPOINT = f"{R}/assets/checkpoint"
 CORPUS = f"{R}/assets/corpus"
 QUESTIONS = f"{R}/assets/questions"
 INDEX = f"{R}/retrieval/index"
+# Large files count by the record beside them, not by their time.
+CORPUS_INPUT = {
+    "corpus": ancient(f"{CORPUS}/corpus.jsonl"),
+    "corpus_manifest": f"{CORPUS}/manifest.json",
+}
 SHARDS = [
     f"{R}/retrieval/vectors/shard-{i:05d}-of-{config['embedding']['shards']:05d}"
     for i in range(config["embedding"]["shards"])
@@ -39,7 +51,15 @@ ENGINE_SECTIONS = ["titan"] if TITAN else []
 # Runs in a process of its own, which no import of the rule's script leads to.
 ENGINE_MODULES = ["glimmer.training.titan.__main__"] if TITAN else []
 GATES = ["recall", "renderer_parity", "logprob_parity", "model_parity"]
-CHECKPOINTS = {"before": CHECKPOINT, "after": f"{R}/training/final"}
+# A bundled embedding model is a package, whose version counts.
+MODEL_PACKAGE = [m.removeprefix("bundled:") for m in [config["embedding"]["model"]]]
+GPUS = {"embed": int(config["embedding"]["device"].startswith("cuda"))}
+# A folder is known by the small file in it that is written last and holds the sha256 of the others:
+# a touched or copied folder is the same one, of whatever size.
+CHECKPOINTS = {
+    "before": f"{CHECKPOINT}/manifest.json",
+    "after": f"{R}/training/final/manifest.json",
+}
 
 
 def settings(*names, drop=()):
@@ -55,14 +75,46 @@ def settings(*names, drop=()):
 def code(script, *modules):
     """Fingerprint of a rule's script and the glimmer code behind it, comments left out."""
     try:
-        return fingerprint(
-            *modules, scripts=[Path(workflow.basedir) / "workflow_scripts" / script]
-        )
+        return fingerprint(*modules, **behind(script))
     except GlimmerError as error:
         raise WorkflowError(str(error))
 
 
-def index_mem_mb(wildcards, input):
+def packages(script, *modules, also=()):
+    """Locked versions of what that code imports, and of the distributions in `also`."""
+    try:
+        imports = imported_packages(*modules, **behind(script))
+        return {"packages": locked_versions(LOCK, {*imports, *also})}
+    except GlimmerError as error:
+        raise WorkflowError(str(error))
+
+
+def behind(script):
+    return {"scripts": [BASE / "workflow_scripts" / script], "root": BASE / "glimmer"}
+
+
+def more(amount):
+    """A resource of which a job that is tried again gets twice, then three times as much."""
+
+    def granted(wildcards, attempt):
+        return amount * attempt
+
+    return granted
+
+
+def index_mem_mb(wildcards, input, attempt):
     """Memory of an HNSW index: N x (4d + 8M) bytes, of which the vectors' files are N x 4d."""
     links = 8 * config["index"]["M"] / (4 * 384)
-    return int(1500 + (2 + links) * input.size_mb)
+    return attempt * int(1500 + (2 + links) * input.size_mb)
+
+
+def place(gpu=0):
+    """Where on a cluster a job may run: partition, account and GPUs by section `cluster`."""
+    chosen = config["cluster"]
+    kind = "gpu_partition" if gpu else "partition"
+    wanted = {
+        "slurm_partition": chosen[kind],
+        "slurm_account": chosen["account"],
+        "gpu_model": chosen["gpu_model"] if gpu else None,
+    }
+    return {"gpu": gpu, **{k: v for k, v in wanted.items() if v is not None}}

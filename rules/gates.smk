@@ -3,8 +3,8 @@
 
 rule gate_recall:
     input:
+        **CORPUS_INPUT,
         index=rules.index.output,
-        corpus=rules.corpus.output.corpus,
         vectors=rules.index.input.vectors,
         questions=rules.questions.output.train,
     output:
@@ -17,11 +17,13 @@ rule gate_recall:
         "../envs/workflow.yaml"
     threads: THREADS
     resources:
+        **place(),
         mem_mb=index_mem_mb,
-        runtime=120,
+        runtime=more(120),
     params:
         settings=settings("recall"),
         code=code("gate_recall.py", "glimmer.retrieval.recall"),
+        packages=packages("gate_recall.py", "glimmer.retrieval.recall"),
     message:
         "Gate: HNSW recall against exact search"
     script:
@@ -40,11 +42,13 @@ rule gate_renderer:
     conda:
         "../envs/workflow.yaml"
     resources:
-        mem_mb=2000,
-        runtime=30,
+        **place(),
+        mem_mb=more(2000),
+        runtime=more(30),
     params:
         settings=settings("renderer"),
         code=code("gate_renderer.py", "glimmer.renderer.parity"),
+        packages=packages("gate_renderer.py", "glimmer.renderer.parity"),
     message:
         "Gate: the renderer against the checkpoint's chat template"
     script:
@@ -53,8 +57,8 @@ rule gate_renderer:
 
 rule gate_logprobs:
     input:
+        **CORPUS_INPUT,
         checkpoint=rules.checkpoint.output,
-        corpus=rules.corpus.output.corpus,
         questions=rules.questions.output.train,
     output:
         verdict=f"{R}/gates/logprob_parity.json",
@@ -66,12 +70,14 @@ rule gate_logprobs:
         "../envs/workflow.yaml"
     threads: THREADS
     resources:
-        mem_mb=3000,
-        runtime=60,
+        **place(),
+        mem_mb=more(3000),
+        runtime=more(60),
     params:
         settings=settings("parity", "search", "renderer"),
         threads=THREADS,
         code=code("gate_logprobs.py", "glimmer.parity.logprobs"),
+        packages=packages("gate_logprobs.py", "glimmer.parity.logprobs"),
     message:
         "Gate: trainer against sampler, log-probabilities"
     script:
@@ -80,8 +86,8 @@ rule gate_logprobs:
 
 rule gate_model:
     input:
+        **CORPUS_INPUT,
         checkpoint=rules.checkpoint.output,
-        corpus=rules.corpus.output.corpus,
         questions=rules.questions.output.train,
     output:
         verdict=f"{R}/gates/model_parity.json",
@@ -93,12 +99,14 @@ rule gate_model:
         "../envs/workflow.yaml"
     threads: THREADS
     resources:
-        mem_mb=3000,
-        runtime=60,
+        **place(),
+        mem_mb=more(3000),
+        runtime=more(60),
     params:
         settings=settings("parity", "renderer"),
         threads=THREADS,
         code=code("gate_model.py", "glimmer.parity.model"),
+        packages=packages("gate_model.py", "glimmer.parity.model"),
     message:
         "Gate: torchtitan's model against transformers'"
     script:

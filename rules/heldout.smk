@@ -3,8 +3,8 @@
 
 rule evaluate:
     input:
+        **CORPUS_INPUT,
         checkpoint=lambda wildcards: CHECKPOINTS[wildcards.when],
-        corpus=rules.corpus.output.corpus,
         index=rules.index.output,
         questions=rules.questions.output.heldout,
         gates=expand(f"{R}/gates/{{gate}}.json", gate=GATES),
@@ -20,12 +20,14 @@ rule evaluate:
         "../envs/workflow.yaml"
     threads: THREADS
     resources:
-        mem_mb=4000,
-        runtime=240,
+        **place(),
+        mem_mb=more(4000),
+        runtime=more(240),
     params:
         settings=settings("evaluation", "search", "renderer"),
         threads=THREADS,
         code=code("evaluate.py", "glimmer.heldout.evaluation"),
+        packages=packages("evaluate.py", "glimmer.heldout.evaluation"),
     message:
         "Evaluating held-out questions, {wildcards.when} training"
     script:
@@ -45,12 +47,14 @@ rule compare:
     conda:
         "../envs/workflow.yaml"
     resources:
-        mem_mb=1000,
-        runtime=30,
+        **place(),
+        mem_mb=more(1000),
+        runtime=more(30),
     params:
         resamples=config["report"]["resamples"],
         seed=config["report"]["seed"],
         code=code("compare.py", "glimmer.heldout.paired"),
+        packages=packages("compare.py", "glimmer.heldout.paired"),
     message:
         "Comparing before and after, paired"
     script:

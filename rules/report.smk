@@ -30,13 +30,14 @@ rule report:
     conda:
         "../envs/workflow.yaml"
     resources:
-        mem_mb=1000,
-        runtime=30,
+        **place(),
+        mem_mb=more(1000),
+        runtime=more(30),
     params:
         settings=config,
-        defaults=read_yaml(Path(workflow.basedir) / "config" / "config.yaml"),
+        defaults=read_yaml(BASE / "config" / "config.yaml"),
         benchmarks=f"{R}/benchmarks",
-        lock=sha256_file(Path(workflow.basedir) / "envs" / "workflow.txt"),
+        lock=sha256_file(LOCK),
         code=code("report.py", "glimmer.heldout.report", "glimmer.provenance"),
     message:
         "Writing {output.report}"

@@ -3,7 +3,7 @@
 
 rule embed:
     input:
-        corpus=rules.corpus.output.corpus,
+        **CORPUS_INPUT,
     output:
         vectors=f"{R}/retrieval/vectors/shard-{{i}}-of-{{n}}.npy",
         meta=f"{R}/retrieval/vectors/shard-{{i}}-of-{{n}}.json",
@@ -15,11 +15,13 @@ rule embed:
         "../envs/workflow.yaml"
     threads: 1
     resources:
-        mem_mb=3000,
-        runtime=720,
+        **place(gpu=GPUS["embed"]),
+        mem_mb=more(3000),
+        runtime=more(720),
     params:
         settings=settings("embedding", drop=("shards",)),
         code=code("embed.py", "glimmer.retrieval.embed"),
+        packages=packages("embed.py", "glimmer.retrieval.embed", also=MODEL_PACKAGE),
     message:
         "Embedding shard {wildcards.i} of {wildcards.n}"
     script:
@@ -28,11 +30,11 @@ rule embed:
 
 rule index:
     input:
-        corpus=rules.corpus.output.corpus,
-        vectors=expand("{shard}.npy", shard=SHARDS),
+        **CORPUS_INPUT,
+        vectors=ancient(expand("{shard}.npy", shard=SHARDS)),
         meta=expand("{shard}.json", shard=SHARDS),
     output:
-        directory(INDEX),
+        f"{INDEX}/index.json",
     log:
         f"{R}/logs/index.log",
     benchmark:
@@ -41,11 +43,13 @@ rule index:
         "../envs/workflow.yaml"
     threads: config["index"]["threads"]
     resources:
+        **place(),
         mem_mb=index_mem_mb,
-        runtime=720,
+        runtime=more(720),
     params:
         settings=settings("index"),
         code=code("build_index.py", "glimmer.retrieval.index"),
+        packages=packages("build_index.py", "glimmer.retrieval.index"),
     message:
         "Building the HNSW index"
     script:

@@ -3,14 +3,14 @@
 
 rule grpo:
     input:
+        **CORPUS_INPUT,
         checkpoint=rules.checkpoint.output,
-        corpus=rules.corpus.output.corpus,
         index=rules.index.output,
         train_questions=rules.questions.output.train,
         heldout_questions=rules.questions.output.heldout,
         gates=expand(f"{R}/gates/{{gate}}.json", gate=GATES),
     output:
-        final=directory(CHECKPOINTS["after"]),
+        final=CHECKPOINTS["after"],
         metrics=f"{R}/training/metrics.jsonl",
     log:
         f"{R}/logs/grpo.log",
@@ -20,12 +20,14 @@ rule grpo:
         "../envs/workflow.yaml"
     threads: THREADS
     resources:
-        mem_mb=6000,
-        runtime=1440,
+        **place(),
+        mem_mb=more(6000),
+        runtime=more(1440),
     params:
         settings=settings("training", "search", "renderer", *ENGINE_SECTIONS),
         threads=THREADS,
         code=code("train.py", "glimmer.training.run", *ENGINE_MODULES),
+        packages=packages("train.py", "glimmer.training.run", *ENGINE_MODULES),
     message:
         "Training"
     script:

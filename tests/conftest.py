@@ -10,10 +10,14 @@ from glimmer.titanrl import ensure_importable  # noqa: E402
 
 ensure_importable()
 
+from tests.workflow.copies import finished, workflow  # noqa: E402, F401
+
 
 @pytest.hookimpl(tryfirst=True)  # before the plugin reads the groups
 def pytest_collection_modifyitems(items):
     """Tests of one folder share models, indexes and runs: they stay with one worker."""
     for item in items:
         folder = item.path.parent.name
-        item.add_marker(pytest.mark.xdist_group("workflow" if folder == "workflow" else "units"))
+        item.add_marker(
+            pytest.mark.xdist_group("workflow" if folder in ("workflow", "faults") else "units")
+        )

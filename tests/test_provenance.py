@@ -12,7 +12,16 @@ from pathlib import Path
 import pytest
 
 from glimmer.errors import DataError, GlimmerError
-from glimmer.provenance import code_parts, collect, fingerprint, prepare_children
+from glimmer.provenance import (
+    code_parts,
+    collect,
+    fingerprint,
+    imported_packages,
+    locked_versions,
+    prepare_children,
+)
+from glimmer.provenance.changes import changes
+from glimmer.provenance.packages import IMMATERIAL
 
 # stage -> helper -> deep, and a package that resolves its names on first use.
 SOURCES = {
@@ -307,3 +316,95 @@ def test_children_import_from_the_checkout_first(tmp_path: Path, monkeypatch) ->
     monkeypatch.delenv("PYTHONPATH")
     prepare_children(tmp_path)
     assert os.environ["PYTHONPATH"] == str(tmp_path)
+
+
+def test_a_fingerprint_names_the_files(package: Path) -> None:
+    parts = dict(part.rsplit(":", 1) for part in fingerprint("pkg.stage", root=package).split())
+    whole = code_parts("pkg.stage", root=package)
+    assert parts == {name: digest[:16] for name, digest in whole.items()}
+
+
+def test_packages_that_code_imports(package: Path) -> None:
+    (package / "deep.py").write_text("import numpy as np\nfrom faiss.x import y\nfrom . import z\n")
+    assert imported_packages("pkg.stage", root=package) == {"json", "numpy", "faiss"}
+    assert imported_packages("pkg.alone", root=package) == set()
+
+
+def test_locked_versions(tmp_path: Path) -> None:
+    lock = tmp_path / "lock.txt"
+    lock.write_text(
+        "# a lock\nfaiss-cpu==1\nnumpy==2\nJinja2==3\ntqdm==4\nsentence-transformers==5\n"
+        "tokenizers==6\ntransformers==7\n"
+    )
+    assert locked_versions(lock, {"json", "faiss", "tqdm"}) == {"faiss-cpu": "1"}
+    found = locked_versions(lock, {"sentence_transformers"})  # and what that computes with
+    assert found == {
+        "jinja2": "3",
+        "sentence-transformers": "5",
+        "tokenizers": "6",
+        "transformers": "7",
+    }
+    lock.write_text(lock.read_text().replace("numpy==2", "numpy==3"))
+    assert locked_versions(lock, ["numpy"]) == {"numpy": "3"}
+    with pytest.raises(DataError, match="absent.txt: cannot be read"):
+        locked_versions(tmp_path / "absent.txt", ["numpy"])
+
+
+def test_every_third_party_import_is_in_the_lock_or_left_out_on_purpose() -> None:
+    root = Path(__file__).parents[1]
+    stages = {
+        "glimmer.retrieval.embed": {"torch", "transformers", "sentence-transformers", "numpy"},
+        "glimmer.retrieval.index": {"faiss-cpu", "numpy"},
+        "glimmer.renderer.parity": {"renderers", "transformers"},
+        "glimmer.training.run": {"torch", "torchtitan", "renderers", "faiss-cpu"},
+        "glimmer.heldout.evaluation": {"torch", "faiss-cpu", "tokenizers"},
+        "glimmer.heldout.paired": {"numpy", "scipy"},
+    }
+    for stage, expected in stages.items():
+        found = locked_versions(root / "envs/workflow.txt", imported_packages(stage))
+        assert expected <= set(found), stage
+        assert not IMMATERIAL & set(found)
+
+
+A, B, C = (c * 16 for c in "abc")
+
+
+@pytest.mark.parametrize(
+    ("recorded", "present", "expected"),
+    [
+        ({"threads": 2}, {"threads": 2}, []),
+        ({"threads": 2}, {"threads": 3}, ["threads 2 → 3"]),
+        (
+            {"settings": {"embedding": {"model": "a", "batch": 1}}},
+            {"settings": {"embedding": {"model": "b", "batch": 1}}},
+            ["config.embedding.model a → b"],
+        ),
+        (
+            {"settings": {"a": {"x": 1}}},
+            {"settings": {"a": {"y": None}}},
+            ["config.a.y (none) → None", "config.a.x 1 → (none)"],
+        ),
+        (
+            {"code": f"x/a.py:{A} x/b.py:{B} x/c.py:{C}", "threads": 2},
+            {"code": f"x/a.py:{A} x/b.py:{C} x/d.py:{C}", "threads": 2},
+            ["x/b.py", "x/d.py", "x/c.py"],
+        ),
+        (
+            {"packages": {"packages": {"torch": "1"}}, "source": {}},
+            {"packages": {"packages": {"torch": "2"}}, "source": {"c.jsonl": {"found": "ab"}}},
+            ["packages.torch 1 → 2", "source file c.jsonl"],
+        ),
+        ({"gone": "x"}, {}, ["parameters"]),
+        ({}, {"code": f"x/a.py:{A}"}, ["x/a.py"]),
+        (
+            {"lock": "0" * 64, "settings": {"run": "a"}},
+            {"lock": "1" * 64, "settings": {"run": "b"}},
+            [f"lock {'0' * 59}… → {'1' * 59}…", "config.run a → b"],
+        ),
+    ],
+)
+def test_what_changed(recorded: dict, present: dict, expected: list[str]) -> None:
+    """Records have neither names nor order."""
+    kept = sorted(repr(value) for value in recorded.values())
+    assert sorted(changes(kept, present)) == sorted(expected)
+    assert sorted(changes(kept[::-1], present)) == sorted(expected)

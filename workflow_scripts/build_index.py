@@ -12,7 +12,7 @@ chosen = snakemake.params.settings["index"]
 build_index(
     [Path(path) for path in snakemake.input.vectors],
     Path(snakemake.input.corpus),
-    Path(snakemake.output[0]),
+    Path(snakemake.output[0]).parent,
     M=chosen["M"],
     ef_construction=chosen["ef_construction"],
     ef_search=chosen["ef_search"],

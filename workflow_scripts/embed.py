@@ -6,11 +6,12 @@ from glimmer.logs import setup
 
 setup(snakemake.log[0])
 
+from glimmer.assets import verified_folder
 from glimmer.retrieval import embed_shard
 
 chosen = snakemake.params.settings["embedding"]
 embed_shard(
-    Path(snakemake.input.corpus),
+    verified_folder(snakemake.input.corpus_manifest) / "corpus.jsonl",
     Path(snakemake.output.vectors),
     shard=int(snakemake.wildcards.i),
     num_shards=int(snakemake.wildcards.n),

@@ -6,13 +6,14 @@ from glimmer.logs import setup
 
 setup(snakemake.log[0])
 
+from glimmer.assets import verified_folder
 from glimmer.heldout import evaluate
 
 sections = snakemake.params.settings
 evaluate(
-    checkpoint=Path(str(snakemake.input.checkpoint)),
+    checkpoint=verified_folder(snakemake.input.checkpoint),
     questions=Path(snakemake.input.questions),
-    index=Path(snakemake.input.index[0]),
+    index=Path(snakemake.input.index[0]).parent,
     corpus=Path(snakemake.input.corpus),
     out=Path(snakemake.output.records),
     settings=sections["evaluation"],

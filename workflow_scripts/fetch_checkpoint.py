@@ -11,7 +11,7 @@ from glimmer.assets import fetch_checkpoint
 chosen = snakemake.params.settings["checkpoint"]
 fetch_checkpoint(
     chosen["source"],
-    Path(snakemake.output[0]),
+    Path(snakemake.output.manifest).parent,
     revision=chosen["revision"],
     sha256=chosen["sha256"],
 )

@@ -13,7 +13,7 @@ from glimmer.verdict import settle
 chosen = snakemake.params.settings["recall"]
 questions = read_questions(Path(snakemake.input.questions))
 verdict = measure_recall(
-    Path(snakemake.input.index[0]),
+    Path(snakemake.input.index[0]).parent,
     Path(snakemake.input.corpus),
     [Path(path) for path in snakemake.input.vectors],
     queries=[question.question for question in questions[: chosen["queries"]]],

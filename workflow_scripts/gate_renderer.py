@@ -6,13 +6,14 @@ from glimmer.logs import setup
 
 setup(snakemake.log[0])
 
+from glimmer.assets import verified_folder
 from glimmer.renderer import check_parity
 from glimmer.search_r1.prompt import SEARCH_TOOL
 from glimmer.verdict import settle
 
 settle(
     check_parity(
-        Path(snakemake.input.checkpoint[0]),
+        verified_folder(snakemake.input.checkpoint[0]),
         snakemake.params.settings["renderer"],
         tools=[SEARCH_TOOL],
     ),

@@ -6,14 +6,15 @@ from glimmer.logs import setup
 
 setup(snakemake.log[0])
 
+from glimmer.assets import verified_folder
 from glimmer.training import train
 
 sections = snakemake.params.settings
 train(
-    checkpoint=Path(snakemake.input.checkpoint[0]),
+    checkpoint=verified_folder(snakemake.input.checkpoint[0]),
     train_questions=Path(snakemake.input.train_questions),
     heldout_questions=Path(snakemake.input.heldout_questions),
-    index=Path(snakemake.input.index[0]),
+    index=Path(snakemake.input.index[0]).parent,
     corpus=Path(snakemake.input.corpus),
     out=Path(snakemake.output.metrics).parent,
     # The whole sections: what the params leave out changes no result and makes nothing stale.

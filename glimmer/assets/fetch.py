@@ -23,12 +23,11 @@ from glimmer.assets.manifest import (
     MANIFEST,
     check_name,
     check_pins,
-    read_manifest,
     write_manifest,
 )
 from glimmer.assets.questions import validate_questions
 from glimmer.assets.sources import Source, copy_file, list_folder, parse_source, promised
-from glimmer.errors import ConfigError, DataError, GlimmerError, IntegrityError
+from glimmer.errors import ConfigError, DataError, IntegrityError
 from glimmer.files import atomic_path, disk_errors
 from glimmer.logs import get_logger
 
@@ -258,14 +257,9 @@ def _copy(
 
 
 def _forget(out: Path) -> set[str]:
-    """Remove an older manifest, since the folder is not whole from now on; the names it listed."""
-    path = out / MANIFEST
-    try:
-        names = set(read_manifest(out)["files"])
-    except GlimmerError:
-        names = set()
-    path.unlink(missing_ok=True)
-    return names
+    """Remove an older manifest, since the folder is not whole from now on; names of the files."""
+    (out / MANIFEST).unlink(missing_ok=True)
+    return set(list_folder(out)) if out.is_dir() else set()
 
 
 def _listed(listing: Mapping[str, HubFile], name: str, source: Source, setting: str) -> HubFile:

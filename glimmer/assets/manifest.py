@@ -116,7 +116,7 @@ def verify_manifest(folder: Path | str) -> dict[str, Any]:
     folder = Path(folder)
     manifest = read_manifest(folder)
     for name, entry in manifest["files"].items():
-        way_out = f"Run the rule that makes {folder} again."
+        way_out = f"Delete {folder / MANIFEST} and run again: the folder is made anew."
         path = folder / name
         if not path.is_file():
             raise IntegrityError(
@@ -125,6 +125,17 @@ def verify_manifest(folder: Path | str) -> dict[str, Any]:
             )
         check_file(path, entry["sha256"], entry["bytes"], label=str(path), way_out=way_out)
     return manifest
+
+
+def verified_folder(manifest: Path | str) -> Path:
+    """The folder of a manifest.json, once all of its files have been hashed and found right.
+
+    Raises:
+        IntegrityError, DataError: as `verify_manifest`.
+    """
+    folder = Path(manifest).parent
+    verify_manifest(folder)
+    return folder
 
 
 def check_file(

@@ -18,12 +18,16 @@ from glimmer.errors import GlimmerError
 
 _ROOT = Path(__file__).resolve().parents[1]
 _EVERYTHING = "*"
+_DIGITS = 16  # of a sha256 in a fingerprint
 
 
 def fingerprint(
     *modules: str, scripts: Sequence[Path | str] = (), root: Path | str | None = None
 ) -> str:
-    """Hex sha256 over the code of some modules and of all that they import from the package.
+    """The code of some modules and of all that they import from the package, as one text.
+
+    It is `path:digest` of each file, sorted and parted by spaces, so that two of them say which
+    files differ (`glimmer why`); whoever only asks whether code changed compares them whole.
 
     Args:
         modules: full names, such as glimmer.retrieval.embed.
@@ -33,10 +37,15 @@ def fingerprint(
     Raises:
         GlimmerError: there is no such module or script, or a file is not Python.
     """
-    digest = hashlib.sha256()
-    for name, part in code_parts(*modules, scripts=scripts, root=root).items():
-        digest.update(f"{name}\0{part}\n".encode())
-    return digest.hexdigest()
+    parts = code_parts(*modules, scripts=scripts, root=root)
+    return " ".join(f"{name}:{part[:_DIGITS]}" for name, part in parts.items())
+
+
+def imported_packages(
+    *modules: str, scripts: Sequence[Path | str] = (), root: Path | str | None = None
+) -> set[str]:
+    """Top-level names that the code of a fingerprint imports from outside its package."""
+    return _walked(modules, scripts, root).external
 
 
 def prepare_children(folder: Path) -> None:
@@ -67,6 +76,12 @@ def code_parts(
     Raises:
         GlimmerError: there is no such module or script, or a file is not Python.
     """
+    return dict(sorted(_walked(modules, scripts, root).parts().items()))
+
+
+def _walked(
+    modules: Sequence[str], scripts: Sequence[Path | str], root: Path | str | None
+) -> _Walk:
     walk = _Walk(Path(root) if root is not None else _ROOT)
     for name in modules:
         if not walk.add(name):
@@ -78,7 +93,7 @@ def code_parts(
     for script in scripts:
         walk.add_script(Path(script))
     walk.run()
-    return dict(sorted(walk.parts().items()))
+    return walk
 
 
 @dataclass(frozen=True)
@@ -104,6 +119,7 @@ class _Walk:
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()
         self.package = self.root.name
+        self.external: set[str] = set()
         self._paths: dict[str, Path] = {}
         self._scripts: dict[str, Path] = {}
         self._waiting: list[tuple[str, Path]] = []
@@ -158,6 +174,7 @@ class _Walk:
 
     def _imported(self, base: str, name: str | None) -> None:
         if not self.add(base):
+            self.external.add(base.split(".")[0])
             return
         if name is None or name == _EVERYTHING:
             # `import glimmer.retrieval` may reach every name of it later.

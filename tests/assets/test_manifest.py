@@ -46,7 +46,7 @@ def test_a_changed_byte_is_refused(whole: Path) -> None:
     text = str(caught.value)
     assert str(whole / "a.txt") in text
     assert f"found sha256 {sha256_file(whole / 'a.txt')}" in text
-    assert "expected ba7816bf" in text and "Run the rule" in text
+    assert "expected ba7816bf" in text and "manifest.json and run again" in text
 
 
 def test_a_cut_or_missing_file_is_refused(whole: Path) -> None:

@@ -51,9 +51,9 @@ def test_embedding(finished, workflow):
     shard = "retrieval/vectors/shard-00000-of-00002"
     remake(workflow, f"{shard}.npy", f"{shard}.json", "retrieval/index")
     part = workflow.folder / RUN / "retrieval/vectors/.shard-00000-of-00002.npy.part"
-    kill_when(workflow, lambda: size(part) > 90_000, f"{RUN}/retrieval/index")
+    kill_when(workflow, lambda: size(part) > 90_000, f"{RUN}/retrieval/index/index.json")
     assert not (workflow.folder / RUN / f"{shard}.npy").exists()
-    log = workflow.run(f"{RUN}/retrieval/index")
+    log = workflow.run(f"{RUN}/retrieval/index/index.json")
     assert "embedding shard-00000-of-00002: resuming after" in log
     same_bytes(finished, workflow, "retrieval/vectors")
     same_bytes(finished, workflow, "retrieval/index")

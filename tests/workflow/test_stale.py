@@ -1,9 +1,79 @@
-"""Only what is stale runs again: one change each, and the exact set of rules that it calls for."""
+"""Only what is stale runs again: every edit of staleness.yaml, on a real run."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
+import yaml
 
-AFTER_TRAINING = {"evaluate", "compare", "report"}
-FROM_TRAINING = {"grpo", *AFTER_TRAINING}
+from tests.workflow.copies import SETTINGS, Workflow
+
+TABLE = Path(__file__).with_name("staleness.yaml")
+DATA = yaml.safe_load(TABLE.read_text())
+EDITS = {case["what"]: case for case in DATA["edits"]}
+SHARDS = {"embed 00000-00002", "embed 00001-00002"}
+JOBS = {"embed": SHARDS, "evaluate": {"evaluate before", "evaluate after"}}
+
+
+def jobs(names, shards=SHARDS):
+    """The jobs that a list of jobs, rules and sets stands for."""
+    found = set()
+    for name in names:
+        if name in DATA["sets"]:
+            found |= jobs(DATA["sets"][name], shards)
+        else:
+            found |= shards if name == "embed" else JOBS.get(name, {name})
+    return found
+
+
+@pytest.fixture(scope="session")
+def seen(finished, tmp_path_factory):
+    """Edit -> jobs that would run, all edits in one process."""
+    copy = Workflow.copy(tmp_path_factory.mktemp("edited"), SETTINGS, results=finished.folder)
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("edits.py")), str(TABLE)],
+        cwd=copy.folder,
+        env=copy.environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout)
+
+
+def test_the_table_is_long_enough():
+    assert len(EDITS) == len(DATA["edits"]) >= 25
+
+
+@pytest.mark.parametrize("what", [w for w, case in EDITS.items() if "folder" not in case["edit"]])
+def test_an_edit_runs_exactly(seen, what):
+    three = {f"embed {i:05d}-00003" for i in range(3)}
+    shards = three if "embedding.shards" in what else SHARDS
+    assert set(seen[what]) == jobs(EDITS[what]["runs"], shards)
+    assert len(seen[what]) == len(set(seen[what]))
+
+
+@pytest.mark.parametrize("what", [w for w, case in EDITS.items() if "folder" in case["edit"]])
+def test_in_another_folder(finished, tmp_path, what):
+    copy = Workflow.copy(tmp_path / "first", SETTINGS, results=finished.folder)
+    assert jobs(EDITS[what]["runs"]) == set()
+    match EDITS[what]["edit"]["folder"]:
+        case "moved":
+            copy.folder.rename(tmp_path / "elsewhere")
+            copy = Workflow(tmp_path / "elsewhere")
+        case "cloned":
+            later = Workflow.copy(tmp_path / "second", SETTINGS)
+            for name in ("results", ".snakemake"):
+                shutil.copytree(
+                    copy.folder / name, later.folder / name, copy_function=shutil.copyfile
+                )
+            copy = later
+        case "cloned_without_record":
+            shutil.rmtree(copy.folder / ".snakemake")
+    assert copy.stale() == set()
 
 
 def test_a_finished_run_has_nothing_to_do(finished):
@@ -11,67 +81,50 @@ def test_a_finished_run_has_nothing_to_do(finished):
     assert "Nothing to be done" in finished.run()
 
 
-@pytest.mark.parametrize(
-    ("sections", "expected"),
-    [
-        ({"training": {"learning_rate": 1e-4}}, FROM_TRAINING),
-        ({"search": {"topk": 2}}, {"gate_logprobs", *FROM_TRAINING}),
-        ({"evaluation": {"questions": 18}}, AFTER_TRAINING),
-        ({"recall": {"queries": 30}}, {"gate_recall", *FROM_TRAINING}),
-        ({"report": {"resamples": 300}}, {"compare", "report"}),
-        ({"retrieval": {"start_timeout_s": 99}}, {"report"}),
-        ({"search": {"timeout_s": 77}}, {"report"}),
-        ({"training": {"keep_checkpoints": 1}}, {"report"}),
-        (
-            {"embedding": {"max_length": 64}},
-            {"embed", "index", "gate_recall", *FROM_TRAINING},
-        ),
-        ({"index": {"ef_search": 64}}, {"index", "gate_recall", *FROM_TRAINING}),
-        (
-            {"renderer": {"current_date": "2026-08-15"}},
-            {"gate_renderer", "gate_logprobs", "gate_model", *FROM_TRAINING},
-        ),
-    ],
-    ids=lambda value: str(value) if isinstance(value, dict) else "runs",
-)
-def test_a_setting_runs_its_stage_and_what_follows(workflow, sections, expected):
-    workflow.configure(**sections)
-    assert workflow.stale() == expected | {"report"}
-
-
-def test_a_code_edit_runs_what_imports_it(workflow):
-    workflow.edit(
-        "glimmer/renderer/muse_glimmer.py",
-        "class MuseGlimmerRenderer",
-        "_X = 1\n\n\nclass MuseGlimmerRenderer",
+def why(workflow, *arguments):
+    done = subprocess.run(
+        [sys.executable, "-m", "glimmer.cli", "why", "--configfile", "mine.yaml", *arguments],
+        cwd=workflow.folder,
+        env=workflow.environment,
+        capture_output=True,
+        text=True,
     )
-    assert workflow.stale() == {
-        "gate_renderer",
-        "gate_logprobs",
-        "gate_model",
-        *FROM_TRAINING,
-    }
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    return dict(line.split(": ", 1) for line in done.stdout.splitlines())
 
 
-def test_a_comment_runs_nothing(workflow):
-    for name in (
-        "glimmer/renderer/muse_glimmer.py",
-        "glimmer/training/local/engine.py",
-        "glimmer/retrieval/embed.py",
-        "workflow_scripts/train.py",
-        "rules/training.smk",
-    ):
-        path = workflow.folder / name
-        path.write_text(path.read_text() + "\n# a remark\n")
-    assert workflow.stale() == set()
+def test_why_says_what_changed(workflow):
+    nothing = {"Nothing to be done": "every stage is up to date."}
+    assert why(workflow) == nothing
+    workflow.configure(training={"learning_rate": 1e-4}, search={"topk": 2})
+    workflow.edit("glimmer/parity/model.py", "import", "_X = 1\nimport")
+    workflow.edit("world/heldout.jsonl", "Which", "What ")
+    workflow.edit("envs/workflow.txt", "\nscipy==", "\nscipy==9")
+    (workflow.folder / "results/t/gates/recall.json").unlink()
+    lines = why(workflow)
+    assert lines["questions"] == "source file heldout.jsonl"
+    assert lines["gate_model"] == "glimmer/parity/model.py; after questions"
+    assert lines["gate_logprobs"] == "config.search.topk 3 → 2; after questions"
+    assert lines["gate_recall"].startswith("missing results/t/gates/recall.json")
+    assert lines["grpo"] == (
+        "config.training.learning_rate 0.0002 → 0.0001; config.search.topk 3 → 2; after "
+        "gate_logprobs, gate_model, gate_recall, questions"
+    )
+    assert lines["compare"].startswith("packages.scipy 1.")
+    assert "config.search.topk 3 → 2" in lines["evaluate after"]
+    assert "embed 00000-00002" not in lines and "index" not in lines
+    # Only what a target needs.
+    assert set(why(workflow, "results/t/gates/model_parity.json")) == {"questions", "gate_model"}
 
 
-def test_a_deleted_report_runs_only_the_report(workflow):
-    (workflow.folder / "results/t/report.html").unlink()
-    assert workflow.stale() == {"report"}
-
-
-def test_a_changed_corpus_byte_in_the_source_embeds_again(workflow):
-    path = workflow.folder / "world/corpus.jsonl"
-    path.write_text(path.read_text().replace("film", "play", 1))
-    assert {"corpus", "embed", "index", "grpo"} <= workflow.stale()
+def test_why_passes_on_what_snakemake_refuses(workflow):
+    workflow.configure(training={"learning_rte": 1e-4})
+    done = subprocess.run(
+        [sys.executable, "-m", "glimmer.cli", "why", "--configfile", "mine.yaml"],
+        cwd=workflow.folder,
+        env=workflow.environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1 and "Did you mean 'learning_rate'" in done.stderr
+    assert "Traceback" not in done.stderr

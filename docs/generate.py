@@ -1,0 +1,159 @@
+"""Makes docs/configuration.md from the schema and docs/staleness.md from the table of edits.
+
+`python docs/generate.py` writes them; `--check` only says which differ (exit status 1).
+"""
+
+import sys
+import textwrap
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+WORDS = {"integer": "whole number", "string": "text", "boolean": "true or false"}
+
+
+def configuration() -> str:
+    """Every key of config/config.schema.yaml with its type, limits, default and meaning."""
+    schema = yaml.safe_load((ROOT / "config/config.schema.yaml").read_text())
+    defaults = yaml.safe_load((ROOT / "config/config.yaml").read_text())
+    lines = [
+        "# Configuration",
+        "",
+        _prose(
+            "Every key of the config, made from `config/config.schema.yaml` by `make docs`. The "
+            "default is that of `config/config.yaml`, the embedded default. Put what you change "
+            "into a file of your own and give it with `--configfile`; an unknown key is refused "
+            "with the nearest valid name. What runs again after which change: "
+            "[staleness.md](staleness.md)."
+        ),
+        "",
+    ]
+    top = {k: v for k, v in schema["properties"].items() if v.get("type") != "object"}
+    lines += _table(schema, top, defaults)
+    for name, part in schema["properties"].items():
+        if part.get("type") == "object":
+            lines += [f"## {name}", "", " ".join(part["description"].split()), ""]
+            lines += _table(schema, part["properties"], defaults.get(name, {}))
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _table(schema: dict, properties: dict, defaults: dict) -> list[str]:
+    rows = ["| key | value | default | meaning |", "|---|---|---|---|"]
+    for key, part in properties.items():
+        if "$ref" in part:
+            part = schema["$defs"][part["$ref"].rsplit("/", 1)[1]] | part
+        default = f"`{_shown(defaults[key])}`" if key in defaults else ""
+        meaning = " ".join(part.get("description", "").split())
+        rows.append(f"| `{key}` | {_value(part)} | {default} | {_cell(meaning)} |")
+    return [*rows, ""]
+
+
+def _value(part: dict) -> str:
+    if "enum" in part:
+        return " · ".join(f"`{_shown(value)}`" for value in part["enum"])
+    kinds = part.get("type", "any")
+    kinds = [kinds] if isinstance(kinds, str) else kinds
+    text = " or ".join(WORDS.get(kind, kind) for kind in kinds)
+    limits = []
+    for rule, sign in (
+        ("minimum", "≥"),
+        ("exclusiveMinimum", ">"),
+        ("maximum", "≤"),
+        ("exclusiveMaximum", "<"),
+    ):
+        if rule in part:
+            limits.append(f"{sign} {part[rule]}")
+    return _cell(" ".join([text, ", ".join(limits)]).strip())
+
+
+def _prose(text: str) -> str:
+    return textwrap.fill(text, width=100, break_on_hyphens=False, break_long_words=False)
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;")
+
+
+def staleness() -> str:
+    """The edits of tests/workflow/staleness.yaml and the jobs that run after each."""
+    data = yaml.safe_load((ROOT / "tests/workflow/staleness.yaml").read_text())
+    names = {
+        "from_training": "training and what follows",
+        "after_gates": "training, both evaluations and what follows",
+        "after_index": "recall gate, training, both evaluations and what follows",
+        "after_training": "evaluation after training and what follows",
+        "everything": "everything",
+    }
+    lines = [
+        "# What runs again",
+        "",
+        _prose(
+            "Edits of a finished run, and exactly the jobs that the next `snakemake` does: no "
+            "more, no fewer. Made by `make docs` from `tests/workflow/staleness.yaml`; "
+            "`tests/workflow/test_stale.py` does every one of them on a real run. 'And what "
+            "follows' is `compare` and `report`."
+        ),
+        "",
+        _prose(
+            "`glimmer why` says it of your own folder before you run, one line a job, with the "
+            "arguments of `snakemake`:"
+        ),
+        "",
+        "```",
+        "$ glimmer why --configfile mine.yaml",
+        "grpo: config.training.learning_rate 0.0002 → 0.0001",
+        "evaluate after: after grpo",
+        "…",
+        "```",
+        "",
+        "| edit | jobs |",
+        "|---|---|",
+    ]
+    for case in data["edits"]:
+        runs = [names.get(name, f"`{name}`") for name in case["runs"]]
+        lines.append(f"| {case['what']} | {', '.join(runs) or 'none'} |")
+    lines += [
+        "",
+        _prose(
+            "How it is known: a rule's parameters hold the config sections of its stage, less the "
+            "settings that change no result; digests of the code that it imports, parsed, so that "
+            "comments, docstrings and formatting do not count; the locked versions of the "
+            "packages that this code imports. Snakemake keeps them in `.snakemake/metadata` and "
+            "compares. Files count by content: a folder and a large file by the small record "
+            "beside them, which holds their sha256."
+        ),
+        "",
+        _prose(
+            "Without `.snakemake` nothing is known of how results were made; Snakemake then goes "
+            "by times alone and says so. Copy it along, or keep the times (`cp -a`)."
+        ),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+PAGES = {"docs/configuration.md": configuration, "docs/staleness.md": staleness}
+
+
+def main(arguments: list[str]) -> int:
+    differing = []
+    for name, make in PAGES.items():
+        path, text = ROOT / name, make()
+        if not path.exists() or path.read_text() != text:
+            differing.append(name)
+            if "--check" not in arguments:
+                path.write_text(text)
+    if differing and "--check" in arguments:
+        print(f"{', '.join(differing)}: not what `make docs` writes", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,252 @@
+"""SIGKILL at drawn moments: chains of killed runs in one folder, and what became of them.
+
+`python -m tests.faults.kills --kills 60 --seed 0` writes a table. A chain starts from nothing; at
+a moment drawn uniformly one process of the running workflow is killed, or all of them, and the same
+command is given again, until a run comes to its end undisturbed. Then its figures and files must be
+those of a run that nobody hurt, and nothing that was finished may have been made twice.
+"""
+
+import argparse
+import base64
+import collections
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from glimmer.files import sha256_file
+from tests.workflow.copies import SETTINGS, Workflow
+
+RUN = "results/t"
+MARK = "GLIMMER_FAULT_RUN"
+KINDS = ("snakemake", "job", "script", "service", "group")
+LEFT_OVER = re.compile(r"\.(part|whole|journal|incoming|away)$")
+
+
+def figures(workflow: Workflow) -> dict:
+    """What a run has found out, without times: equal runs have equal ones."""
+    run = workflow.folder / RUN
+    rows = [json.loads(line) for line in (run / "training/metrics.jsonl").read_text().splitlines()]
+    timed = ("time", "seconds", "tokens_per_s")
+    files = ["training/final/model.safetensors", "heldout/before.jsonl", "heldout/after.jsonl"]
+    files += [f"retrieval/vectors/shard-{i:05d}-of-00002.npy" for i in range(2)]
+    files += ["retrieval/index/index.faiss", "retrieval/index/index.json"]
+    return {
+        "paired": json.loads((run / "heldout/paired.json").read_text())["measured"],
+        "metrics": [{k: v for k, v in row.items() if not k.startswith(timed)} for row in rows],
+        "sha256": {name: sha256_file(run / name) for name in files},
+        "report": (run / "report.html").exists(),
+    }
+
+
+def processes(mark: str) -> Iterator[psutil.Process]:
+    """Everything that a run has started, orphans too."""
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(MARK) == mark and process.status() != "zombie":
+                yield process
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+
+
+def of_kind(mark: str, kind: str, root: int) -> list[psutil.Process]:
+    found = []
+    for process in processes(mark):
+        try:
+            command = " ".join(process.cmdline())
+        except psutil.NoSuchProcess:
+            continue
+        if kind == "group":
+            found.append(process)
+        elif "glimmer.retrieval.service" in command:
+            found += [process] if kind == "service" else []
+        elif ".snakemake/scripts/" in command:
+            found += [process] if kind == "script" else []
+        elif process.pid == root:
+            found += [process] if kind == "snakemake" else []
+        elif "snakemake" in command:
+            found += [process] if kind == "job" else []
+    return found
+
+
+def kill(found: list[psutil.Process]) -> None:
+    for process in found:
+        try:
+            process.send_signal(signal.SIGKILL)
+        except psutil.NoSuchProcess:
+            continue
+
+
+def finished_outputs(workflow: Workflow) -> dict[Path, int]:
+    """Outputs that Snakemake has recorded as made, with their times."""
+    kept = {}
+    for record in (workflow.folder / ".snakemake/metadata").glob("*"):
+        if not (workflow.folder / ".snakemake/incomplete" / record.name).exists():
+            path = workflow.folder / base64.b64decode(record.name, altchars=b"-_").decode()
+            if path.exists():
+                kept[path] = path.stat().st_mtime_ns
+    return kept
+
+
+def progress(workflow: Workflow) -> dict[str, int]:
+    """Finished work inside of stages: checkpointed steps, rows embedded, questions answered."""
+    run, done = workflow.folder / RUN, {}
+    for state in run.glob("training/checkpoints/*/step-*/state.json"):
+        done["train"] = max(done.get("train", 0), int(state.parent.name.removeprefix("step-")))
+    for journal in run.glob("retrieval/vectors/.*.journal"):
+        whole = journal.read_bytes()
+        lines = whole[: whole.rfind(b"\n") + 1].splitlines()[1:]
+        name = journal.name.removeprefix(".").removesuffix(".npy.journal")
+        done[f"embedding {name}"] = sum(json.loads(line).get("rows", 0) for line in lines)
+    for part in run.glob("heldout/.*.jsonl.part"):
+        batch = SETTINGS["evaluation"]["batch"]
+        rows = max(part.read_bytes().count(b"\n") - 1, 0)
+        name = part.name.removeprefix(".").removesuffix(".jsonl.part")
+        done[f"evaluate {name}"] = rows // batch * batch
+    return {name: count for name, count in done.items() if count}
+
+
+def repeated(before: dict[str, int], said: str) -> list[str]:
+    """Finished work that a run did again, by its own words."""
+    wrong = []
+    for name, count in before.items():
+        if name == "train":
+            steps = [int(n) for n in re.findall(r"train: .*?(\d+)/\d+ \[", said)]
+            wrong += [f"step {n} of {count} saved" for n in steps if n <= count]
+        elif f"{name}:" in said:
+            resumed = [int(n) for n in re.findall(rf"{name}: resuming after (\d+)", said)]
+            if re.search(rf"{name}: +\d+%", said) and (not resumed or max(resumed) < count):
+                wrong.append(f"{name}: {count} were finished, resumed after {resumed}")
+    return wrong
+
+
+class Chain:
+    """One folder, killed and started again until it ends."""
+
+    def __init__(self, folder: Path, seed: str) -> None:
+        self.workflow = Workflow.copy(folder, SETTINGS)
+        self.draw = random.Random(seed)
+        self.temporary = folder / "tmp"
+        self.temporary.mkdir()
+        self.kills: list[str] = []
+        self.wrong: list[str] = []
+        self.refused = 0
+
+    def run(self, seconds: float, most: int, tries: int = 40) -> None:
+        """Kill at most `most` times, each at a moment within `seconds`; then run to the end."""
+        kept: dict[Path, int] = {}
+        for _ in range(tries):
+            before = progress(self.workflow)
+            code, said = self._once(seconds if len(self.kills) < most else None)
+            self.wrong += repeated(before, said)
+            for path, then in kept.items():
+                if not path.exists() or path.stat().st_mtime_ns != then:
+                    self.wrong.append(f"{path.relative_to(self.workflow.folder)} was made twice")
+            kept = finished_outputs(self.workflow)
+            if code == 0:
+                break
+            if code is not None and code > 0 and not self.hurt:
+                self.refused += 1
+                time.sleep(3)  # an orphan of the killed run is still at work; its words say so
+            self.workflow.run("--unlock")
+        else:
+            self.wrong.append(f"no end after {tries} runs: {said[-1500:]}")
+        time.sleep(1)
+        self.wrong += [f"process left: {p.cmdline()}" for p in processes(self.mark)]
+        files = (p for p in (self.workflow.folder / RUN).rglob("*") if LEFT_OVER.search(p.name))
+        self.wrong += [f"file left: {p.relative_to(self.workflow.folder)}" for p in files]
+        self.wrong += [f"temporary file left: {p.name}" for p in self.temporary.iterdir()]
+
+    def _once(self, seconds: float | None) -> tuple[int | None, str]:
+        """(exit status, words) of one run; killed within `seconds`, if given."""
+        self.hurt = False
+        self.mark = uuid.uuid4().hex
+        said = self.workflow.folder / "said.txt"
+        with open(said, "wb") as out:
+            running = subprocess.Popen(
+                self.workflow.command(),
+                cwd=self.workflow.folder,
+                env=self.workflow.environment | {MARK: self.mark, "TMPDIR": str(self.temporary)},
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        if seconds is not None:
+            kind, moment = self.draw.choice(KINDS), self.draw.uniform(0.5, seconds)
+            end = time.monotonic() + moment
+            while time.monotonic() < end and running.poll() is None:
+                time.sleep(0.05)
+            # A kind that is not there at this moment is awaited.
+            while running.poll() is None and not (found := of_kind(self.mark, kind, running.pid)):
+                time.sleep(0.05)
+            if running.poll() is None:
+                kill(found)
+                self.hurt = True
+                self.kills.append(kind)
+        running.wait(600)
+        return running.returncode, said.read_text(errors="replace")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kills", type=int, default=60)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--within", type=float, default=25, help="seconds of a run to draw from")
+    parser.add_argument("--a-chain", type=int, default=6)
+    parser.add_argument("--until", help="HH:MM after which no chain is begun")
+    options = parser.parse_args()
+    result = measure(options.kills, options.seed, options.within, options.a_chain, options.until)
+    print(json.dumps(result, indent=1))
+    return int(bool(result["wrong"]))
+
+
+def measure(kills: int, seed: int, within: float, a_chain: int, until: str | None = None) -> dict:
+    """Kill `kills` times; counts by kind, and everything that was not as it should be."""
+    by_kind: collections.Counter = collections.Counter()
+    wrong, refused, chains = [], 0, 0
+    with tempfile.TemporaryDirectory(prefix="kills-") as folder:
+        undisturbed = Workflow.copy(Path(folder) / "undisturbed", SETTINGS)
+        undisturbed.run()
+        expected = figures(undisturbed)
+        while sum(by_kind.values()) < kills:
+            if until and time.strftime("%H:%M") >= until:
+                break
+            chain = Chain(Path(folder) / f"chain{chains}", f"{seed}/{chains}")
+            left = kills - sum(by_kind.values())
+            chain.run(within, min(a_chain, left))
+            found = figures(chain.workflow)
+            chain.wrong += [f"{k} differs" for k in expected if found[k] != expected[k]]
+            by_kind.update(chain.kills)
+            refused += chain.refused
+            wrong += [f"chain {chains}: {text}" for text in chain.wrong]
+            chains += 1
+            print(
+                f"chain {chains}: {' '.join(chain.kills)} {chain.wrong}",
+                file=sys.stderr,
+                flush=True,
+            )
+            if not chain.wrong:
+                subprocess.run(["rm", "-rf", str(chain.workflow.folder)], check=True)
+    return {
+        "kills": sum(by_kind.values()),
+        "by_kind": dict(sorted(by_kind.items())),
+        "chains": chains,
+        "refused_while_an_orphan_worked": refused,
+        "wrong": wrong,
+    }
+
+
+if __name__ == "__main__":
+    os.nice(5)
+    sys.exit(main())

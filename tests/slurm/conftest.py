@@ -1,0 +1,56 @@
+"""One Slurm for all tests of this folder, and a run of the whole pipeline on it."""
+
+import shutil
+
+import pytest
+
+from tests.slurm import cluster
+from tests.workflow.copies import SETTINGS, Workflow
+
+
+class SlurmWorkflow(Workflow):
+    """A copy of the project whose jobs run on the Slurm of these tests."""
+
+    slurm: cluster.Slurm
+
+    def command(self, *arguments: str) -> list[str]:
+        return super().command(
+            *("--workflow-profile", "profiles/slurm"),
+            *("--slurm-status-command", "squeue"),
+            *("--slurm-init-seconds-before-status-checks", "2"),
+            *("--latency-wait", "20"),
+            *arguments,
+        )
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return super().environment | {"SLURM_CONF": self.slurm.environment["SLURM_CONF"]}
+
+
+@pytest.fixture(scope="session")
+def slurm(tmp_path_factory):
+    if lacking := cluster.missing():
+        pytest.fail(f"no Slurm here, lacking {', '.join(lacking)}: apt-get install slurm-wlm munge")
+    started = cluster.Slurm(tmp_path_factory.mktemp("slurm"))
+    try:
+        started.start()
+        yield started
+    finally:
+        started.stop()
+
+
+@pytest.fixture(scope="session")
+def finished(slurm, tmp_path_factory):
+    """The whole pipeline as Slurm jobs, and what Snakemake said. Copy it, leave it as it is."""
+    workflow = SlurmWorkflow.copy(tmp_path_factory.mktemp("finished"), SETTINGS)
+    workflow.slurm = slurm
+    workflow.said = workflow.run()
+    return workflow
+
+
+@pytest.fixture
+def workflow(finished, slurm, tmp_path):
+    copied = SlurmWorkflow.copy(tmp_path, SETTINGS, results=finished.folder)
+    copied.slurm = slurm
+    yield copied
+    shutil.rmtree(tmp_path, ignore_errors=True)

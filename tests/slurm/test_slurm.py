@@ -1,0 +1,202 @@
+"""The pipeline as jobs of a real Slurm without accounting: whole, and hurt."""
+
+import os
+import re
+import signal
+import stat
+import subprocess
+import time
+
+import pytest
+
+from glimmer.files import sha256_file
+from tests.workflow.copies import Workflow
+
+pytestmark = [pytest.mark.slurm, pytest.mark.timeout(1200)]
+RUN = "results/t"
+AFTER = f"{RUN}/heldout/after.jsonl"
+SHARD = f"{RUN}/retrieval/vectors/shard-00000-of-00002"
+
+
+def until(ready, running, seconds=240):
+    """The first true value of `ready()` while `running` runs."""
+    deadline = time.monotonic() + seconds
+    while not (value := ready()):
+        assert running.poll() is None, running.communicate()[0][-4000:]
+        assert time.monotonic() < deadline, "the moment never came"
+        time.sleep(0.1)
+    return value
+
+
+def ending(running):
+    """What Snakemake said up to its end, which must be a good one."""
+    text = running.communicate(timeout=500)[0]
+    assert running.returncode == 0, text[-4000:]
+    return text
+
+
+def size(path):
+    return path.stat().st_size if path.exists() else 0
+
+
+def job_of(workflow, rule):
+    """(id, node) of the running job of a rule, or None."""
+    for job, (node, comment) in workflow.slurm.jobs().items():
+        if comment.startswith(f"rule_{rule}"):
+            return job, node
+    return None
+
+
+def test_the_whole_pipeline(finished):
+    assert (finished.folder / RUN / "report.html").exists()
+    submitted = re.findall(r"has been submitted with SLURM jobid (\d+)", finished.said)
+    arrays = re.findall(r"Submitted array job.*task IDs are 1-2", finished.said)
+    assert len(arrays) == 1  # both shards of the corpus
+    assert len(submitted) == 12  # every other job
+    assert "Nothing to be done" in finished.run()
+
+
+def test_a_run_begun_on_slurm_goes_on_without_it(workflow):
+    here = Workflow(workflow.folder)
+    assert here.stale() == set()
+
+
+def test_a_cancelled_job_is_submitted_again_and_goes_on(finished, workflow):
+    (workflow.folder / AFTER).unlink()
+    part = workflow.folder / RUN / "heldout/.after.jsonl.part"
+    running = workflow.start(AFTER)
+    until(lambda: size(part) > 10_000, running)
+    job, _ = job_of(workflow, "evaluate")
+    workflow.slurm.call("scancel", job)
+    text = ending(running)
+    assert f"SLURM-job '{job}' failed, SLURM status is: 'CANCELLED'" in text
+    assert f"rule_evaluate/after/{job}.log" in text  # where to look
+    log = (workflow.folder / RUN / "logs/evaluate-after.log").read_text()
+    assert "evaluate after: resuming after 6 of 12" in log
+    assert sha256_file(workflow.folder / AFTER) == sha256_file(finished.folder / AFTER)
+
+
+def test_a_lost_node(finished, workflow):
+    """Its job is started on the other node, once, and goes on where it was."""
+    for name in (".npy", ".json"):
+        (workflow.folder / f"{SHARD}{name}").unlink()
+    part = workflow.folder / RUN / "retrieval/vectors/.shard-00000-of-00002.npy.part"
+    running = workflow.start(f"{SHARD}.npy")
+    until(lambda: size(part) > 90_000, running)
+    job, node = job_of(workflow, "embed")
+    try:
+        workflow.slurm.call(
+            "scontrol", "update", f"nodename={node}", "state=down", "reason=pulled the plug"
+        )
+        again, other = until(
+            lambda: (found := job_of(workflow, "embed")) and found[0] != job and found, running
+        )
+        assert other != node
+        text = ending(running)
+    finally:
+        workflow.slurm.call("scontrol", "update", f"nodename={node}", "state=resume")
+    assert re.search(rf"SLURM-job '{job}' failed due to a node failure", text)
+    assert "Requeue=0" in workflow.slurm.call("scontrol", "show", "job", again)
+    log = (workflow.folder / RUN / "logs/embed-00000-of-00002.log").read_text()
+    assert "embedding shard-00000-of-00002: resuming after" in log
+    for name in (".npy", ".json"):
+        mine, first = (sha256_file(w.folder / f"{SHARD}{name}") for w in (workflow, finished))
+        assert mine == first
+
+
+def test_slurm_may_not_start_a_job_behind_the_workflow(workflow):
+    """Else two jobs would write one file: the requeued one and the one submitted anew."""
+    (workflow.folder / AFTER).unlink()
+    running = workflow.start(AFTER)
+    job, _ = until(lambda: job_of(workflow, "evaluate"), running)
+    refused = subprocess.run(
+        ["scontrol", "requeue", job],
+        env=workflow.slurm.environment,
+        capture_output=True,
+        text=True,
+    )
+    assert refused.returncode != 0 and "disabled" in refused.stderr
+    ending(running)
+
+
+def test_a_job_over_its_memory_comes_back_with_more(workflow):
+    verdict = workflow.folder / RUN / "gates/renderer_parity.json"
+    verdict.unlink()
+    text = workflow.run(
+        f"{RUN}/gates/renderer_parity.json",
+        *("--set-resources", "gate_renderer:mem_mb=60 if attempt == 1 else 2000 * attempt"),
+    )
+    assert re.search(r"SLURM status is: '(OUT_OF_MEMORY|CANCELLED|FAILED)'", text)
+    assert "mem_mb=60" in text and "mem_mb=4000" in text
+    assert verdict.exists()
+
+
+def test_the_state_of_jobs_cannot_be_asked_for_a_while(workflow, tmp_path_factory):
+    """The workflow waits; with the executor's own five attempts it would wait for ever."""
+    (workflow.folder / AFTER).unlink()
+    fake = tmp_path_factory.mktemp("bin")
+    squeue = fake / "squeue"
+    squeue.write_text(
+        f"#!/bin/sh\nif [ -e {fake}/away ]; then echo asked >> {fake}/asked; exit 1; fi\n"
+        'exec /usr/bin/squeue "$@"\n'
+    )
+    squeue.chmod(squeue.stat().st_mode | stat.S_IXUSR)
+    (fake / "away").touch()
+    environment = workflow.environment
+    environment["PATH"] = f"{fake}:{environment['PATH']}"
+    running = subprocess.Popen(
+        workflow.command(AFTER),
+        cwd=workflow.folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    asked = fake / "asked"
+    until(lambda: size(asked) > 6 * 12, running)
+    (fake / "away").unlink()
+    ending(running)
+    assert (workflow.folder / AFTER).exists()
+
+
+def test_ctrl_c_takes_the_jobs_along(workflow):
+    (workflow.folder / AFTER).unlink()
+    running = workflow.start(AFTER)
+    job, _ = until(lambda: job_of(workflow, "evaluate"), running)
+    os.kill(running.pid, signal.SIGINT)
+    running.communicate(timeout=120)
+    assert running.returncode != 0
+    deadline = time.monotonic() + 60
+    while job in workflow.slurm.jobs("RUNNING,PENDING,COMPLETING"):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    workflow.run("-n", AFTER)  # not locked
+
+
+def test_the_generic_profile_as_it_is(finished, workflow):
+    """Its submit script, and both shards as one job."""
+    for shard in ("00000", "00001"):
+        for name in (".npy", ".json"):
+            (workflow.folder / f"{RUN}/retrieval/vectors/shard-{shard}-of-00002{name}").unlink()
+    here = Workflow(workflow.folder)
+    done = subprocess.run(
+        here.command(
+            *("--workflow-profile", "profiles/cluster-generic"),
+            *(
+                f"{RUN}/retrieval/vectors/shard-{shard}-of-00002.npy"
+                for shard in ("00000", "00001")
+            ),
+        ),
+        cwd=workflow.folder,
+        env=workflow.environment,
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
+    text = done.stdout + done.stderr
+    assert done.returncode == 0, text[-4000:]
+    assert len(re.findall("Submitted group job", text)) == 1
+    for name in (".npy", ".json"):
+        mine, first = (sha256_file(w.folder / f"{SHARD}{name}") for w in (workflow, finished))
+        assert mine == first
