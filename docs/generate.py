@@ -1,8 +1,9 @@
-"""Makes docs/configuration.md from the schema and docs/staleness.md from the table of edits.
+"""Makes the pages that are drawn from the schema, the table of edits and the code's messages.
 
 `python docs/generate.py` writes them; `--check` only says which differ (exit status 1).
 """
 
+import ast
 import sys
 import textwrap
 from pathlib import Path
@@ -138,7 +139,84 @@ def staleness() -> str:
     return "\n".join(lines) + "\n"
 
 
-PAGES = {"docs/configuration.md": configuration, "docs/staleness.md": staleness}
+MESSAGES = "## Every message"
+
+
+def troubleshooting() -> str:
+    """The page as it stands, its list of messages made anew from the code."""
+    page = (ROOT / "docs/troubleshooting.md").read_text()
+    written = page.partition(MESSAGES)[0].rstrip()
+    lines = [
+        written,
+        "",
+        MESSAGES,
+        "",
+        "Made from the code by `make docs`; … stands for a value.",
+        "",
+    ]
+    for folder, found in messages().items():
+        lines += [f"### {folder}", ""]
+        lines += [f"- {_cell(text)}" for text in found] + [""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def messages() -> dict[str, list[str]]:
+    """Package -> texts of the errors that its code raises, values replaced by …, sorted."""
+    found: dict[str, set[str]] = {}
+    for path in sorted((ROOT / "glimmer").rglob("*.py")):
+        package = path.relative_to(ROOT).parts[1].removesuffix(".py")
+        for node in ast.walk(ast.parse(path.read_text())):
+            if text := _message(node):
+                found.setdefault(package, set()).add(text)
+    return {package: sorted(texts) for package, texts in sorted(found.items())}
+
+
+def _message(node: ast.AST) -> str | None:
+    """Text of an error that a statement raises, or that a check of the config yields."""
+    if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+        name = getattr(node.exc.func, "id", getattr(node.exc.func, "attr", ""))
+        if name not in OWN or not node.exc.args:
+            return None
+        value = node.exc.args[0]
+    elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Yield):
+        value = node.value.value
+    else:
+        return None
+    if isinstance(value, ast.Constant) and isinstance(value.value, str):
+        text = value.value
+    elif isinstance(value, ast.JoinedStr):
+        parts = (p.value if isinstance(p, ast.Constant) else "…" for p in value.values)
+        text = "".join(str(part) for part in parts)
+    else:
+        return None
+    return " ".join(text.split()) if len(text.strip("… ")) > 10 else None
+
+
+OWN = {
+    "GlimmerError",
+    "ConfigError",
+    "DataError",
+    "IntegrityError",
+    "GateFailed",
+    "SearchError",
+    "ServiceError",
+    "SearchTimeout",
+    "SearchRefused",
+    "SearchHTTPError",
+    "SearchProtocolError",
+    "MalformedBody",
+    "NotFound",
+    "MethodNotAllowed",
+    "BodyTooSlow",
+    "BodyTooLarge",
+    "InvalidRequest",
+    "Overloaded",
+}
+PAGES = {
+    "docs/configuration.md": configuration,
+    "docs/staleness.md": staleness,
+    "docs/troubleshooting.md": troubleshooting,
+}
 
 
 def main(arguments: list[str]) -> int:

@@ -1,4 +1,5 @@
 # Stages 4, 6 and 7: the gates. Each writes its verdict, then fails if it must; training waits.
+# A gate has one try, whatever a profile says: it must not pass by luck.
 
 
 rule gate_recall:
@@ -13,6 +14,7 @@ rule gate_recall:
         f"{R}/logs/gate_recall.log",
     benchmark:
         f"{R}/benchmarks/gate_recall.tsv"
+    retries: 0
     conda:
         "../envs/workflow.yaml"
     threads: THREADS
@@ -39,6 +41,7 @@ rule gate_renderer:
         f"{R}/logs/gate_renderer.log",
     benchmark:
         f"{R}/benchmarks/gate_renderer.tsv"
+    retries: 0
     conda:
         "../envs/workflow.yaml"
     resources:
@@ -66,6 +69,7 @@ rule gate_logprobs:
         f"{R}/logs/gate_logprobs.log",
     benchmark:
         f"{R}/benchmarks/gate_logprobs.tsv"
+    retries: 0
     conda:
         "../envs/workflow.yaml"
     threads: THREADS
@@ -95,6 +99,7 @@ rule gate_model:
         f"{R}/logs/gate_model.log",
     benchmark:
         f"{R}/benchmarks/gate_model.tsv"
+    retries: 0
     conda:
         "../envs/workflow.yaml"
     threads: THREADS

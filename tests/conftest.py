@@ -1,7 +1,10 @@
 """Before any test module imports torch or one of TitanRL's submodules."""
 
 import os
+import signal
 
+# A shell starts background commands with SIGINT ignored, and tests send it to their children.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # two workers share the cores
 
 import pytest  # noqa: E402

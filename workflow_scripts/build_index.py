@@ -6,15 +6,26 @@ from glimmer.logs import setup
 
 setup(snakemake.log[0])
 
+from glimmer.cache import cached
 from glimmer.retrieval import build_index
 
 chosen = snakemake.params.settings["index"]
-build_index(
-    [Path(path) for path in snakemake.input.vectors],
-    Path(snakemake.input.corpus),
-    Path(snakemake.output[0]).parent,
-    M=chosen["M"],
-    ef_construction=chosen["ef_construction"],
-    ef_search=chosen["ef_search"],
-    threads=chosen["threads"],
+folder = Path(snakemake.output[0]).parent
+cached(
+    snakemake.config["cache"],
+    lambda: build_index(
+        [Path(path) for path in snakemake.input.vectors],
+        Path(snakemake.input.corpus),
+        folder,
+        M=chosen["M"],
+        ef_construction=chosen["ef_construction"],
+        ef_search=chosen["ef_search"],
+        threads=chosen["threads"],
+    ),
+    stage=snakemake.rule,
+    params=dict(snakemake.params.items()),
+    inputs=[snakemake.input.corpus_manifest, *snakemake.input.meta],
+    folder=folder,
+    names=lambda: ["offsets.npy", "index.faiss", "index.json"],
+    record="index.json",
 )

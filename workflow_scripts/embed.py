@@ -7,19 +7,30 @@ from glimmer.logs import setup
 setup(snakemake.log[0])
 
 from glimmer.assets import verified_folder
+from glimmer.cache import cached
 from glimmer.retrieval import embed_shard
 
 chosen = snakemake.params.settings["embedding"]
-embed_shard(
-    verified_folder(snakemake.input.corpus_manifest) / "corpus.jsonl",
-    Path(snakemake.output.vectors),
-    shard=int(snakemake.wildcards.i),
-    num_shards=int(snakemake.wildcards.n),
-    model=chosen["model"],
-    revision=chosen["revision"],
-    batch_size=chosen["batch_size"],
-    max_length=chosen["max_length"],
-    device=chosen["device"],
-    threads=snakemake.threads,
-    code=snakemake.params.code,
+out = Path(snakemake.output.vectors)
+cached(
+    snakemake.config["cache"],
+    lambda: embed_shard(
+        verified_folder(snakemake.input.corpus_manifest) / "corpus.jsonl",
+        out,
+        shard=int(snakemake.wildcards.i),
+        num_shards=int(snakemake.wildcards.n),
+        model=chosen["model"],
+        revision=chosen["revision"],
+        batch_size=chosen["batch_size"],
+        max_length=chosen["max_length"],
+        device=chosen["device"],
+        threads=snakemake.threads,
+        code=snakemake.params.code,
+    ),
+    stage=f"{snakemake.rule} {out.stem}",
+    params=dict(snakemake.params.items()),
+    inputs=[snakemake.input.corpus_manifest],
+    folder=out.parent,
+    names=lambda: [out.name, out.with_suffix(".json").name],
+    record=out.with_suffix(".json").name,
 )

@@ -6,13 +6,23 @@ from glimmer.logs import setup
 
 setup(snakemake.log[0])
 
-from glimmer.assets import fetch_corpus
+from glimmer.assets import fetch_corpus, manifest_names
+from glimmer.cache import cached
 
 chosen = snakemake.params.settings["corpus"]
-fetch_corpus(
-    chosen["source"],
-    Path(snakemake.output.corpus).parent,
-    filename=chosen["filename"],
-    revision=chosen["revision"],
-    sha256=chosen["sha256"],
+folder = Path(snakemake.output.manifest).parent
+cached(
+    snakemake.config["cache"],
+    lambda: fetch_corpus(
+        chosen["source"],
+        folder,
+        filename=chosen["filename"],
+        revision=chosen["revision"],
+        sha256=chosen["sha256"],
+    ),
+    stage=snakemake.rule,
+    params=dict(snakemake.params.items()),
+    folder=folder,
+    names=lambda: manifest_names(folder),
+    record="manifest.json",
 )

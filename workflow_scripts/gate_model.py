@@ -7,15 +7,30 @@ from glimmer.logs import setup
 setup(snakemake.log[0])
 
 from glimmer.assets import verified_folder
+from glimmer.cache import cached
 from glimmer.parity import check_model
 
 sections = snakemake.params.settings
-check_model(
-    checkpoint=verified_folder(snakemake.input.checkpoint[0]),
-    questions=Path(snakemake.input.questions),
-    corpus=Path(snakemake.input.corpus),
-    out=Path(snakemake.output.verdict),
-    settings=sections["parity"],
-    renderer=sections["renderer"],
-    threads=snakemake.params.threads,
+out = Path(snakemake.output.verdict)
+cached(
+    snakemake.config["cache"],
+    lambda: check_model(
+        checkpoint=verified_folder(snakemake.input.checkpoint[0]),
+        questions=Path(snakemake.input.questions),
+        corpus=Path(snakemake.input.corpus),
+        out=out,
+        settings=sections["parity"],
+        renderer=sections["renderer"],
+        threads=snakemake.params.threads,
+    ),
+    stage=snakemake.rule,
+    params=dict(snakemake.params.items()),
+    inputs=[
+        snakemake.input.checkpoint[0],
+        snakemake.input.corpus_manifest,
+        snakemake.input.questions,
+    ],
+    folder=out.parent,
+    names=lambda: [out.name],
+    record=out.name,
 )

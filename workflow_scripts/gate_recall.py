@@ -7,23 +7,39 @@ from glimmer.logs import setup
 setup(snakemake.log[0])
 
 from glimmer.assets import read_questions
+from glimmer.cache import cached
 from glimmer.retrieval import measure_recall
 from glimmer.verdict import settle
 
 chosen = snakemake.params.settings["recall"]
-questions = read_questions(Path(snakemake.input.questions))
-verdict = measure_recall(
-    Path(snakemake.input.index[0]).parent,
-    Path(snakemake.input.corpus),
-    [Path(path) for path in snakemake.input.vectors],
-    queries=[question.question for question in questions[: chosen["queries"]]],
-    k=chosen["k"],
-    min_recall=chosen["min_recall"],
-    threads=snakemake.threads,
-)
-settle(
-    verdict,
-    Path(snakemake.output.verdict),
-    meaning="Passages that exact search finds would be missing in training and evaluation. Raise "
-    "index.ef_search or index.M.",
+
+
+def measured():
+    questions = read_questions(Path(snakemake.input.questions))
+    return measure_recall(
+        Path(snakemake.input.index[0]).parent,
+        Path(snakemake.input.corpus),
+        [Path(path) for path in snakemake.input.vectors],
+        queries=[question.question for question in questions[: chosen["queries"]]],
+        k=chosen["k"],
+        min_recall=chosen["min_recall"],
+        threads=snakemake.threads,
+    )
+
+
+out = Path(snakemake.output.verdict)
+cached(
+    snakemake.config["cache"],
+    lambda: settle(
+        measured(),
+        out,
+        meaning="Passages that exact search finds would be missing in training and evaluation. "
+        "Raise index.ef_search or index.M.",
+    ),
+    stage=snakemake.rule,
+    params=dict(snakemake.params.items()),
+    inputs=[snakemake.input.index[0], snakemake.input.questions],
+    folder=out.parent,
+    names=lambda: [out.name],
+    record=out.name,
 )

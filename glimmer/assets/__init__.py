@@ -14,6 +14,7 @@ _HOME = {
     "fetch_corpus": "glimmer.assets.fetch",
     "fetch_questions": "glimmer.assets.fetch",
     "check_checkpoint": "glimmer.assets.checkpoint",
+    "manifest_names": "glimmer.assets.manifest",
     "verified_folder": "glimmer.assets.manifest",
     "verify_manifest": "glimmer.assets.manifest",
     "write_manifest": "glimmer.assets.manifest",

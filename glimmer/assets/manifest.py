@@ -138,6 +138,11 @@ def verified_folder(manifest: Path | str) -> Path:
     return folder
 
 
+def manifest_names(folder: Path | str) -> list[str]:
+    """Names of a whole folder's files, manifest.json last."""
+    return [*read_manifest(folder)["files"], MANIFEST]
+
+
 def check_file(
     path: Path, sha256: str, size: int | None, *, label: str, way_out: str, found: str | None = None
 ) -> None:

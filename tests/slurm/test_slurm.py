@@ -120,15 +120,15 @@ def test_slurm_may_not_start_a_job_behind_the_workflow(workflow):
 
 
 def test_a_job_over_its_memory_comes_back_with_more(workflow):
-    verdict = workflow.folder / RUN / "gates/renderer_parity.json"
-    verdict.unlink()
+    index = workflow.folder / RUN / "retrieval/index/index.json"
+    index.unlink()
     text = workflow.run(
-        f"{RUN}/gates/renderer_parity.json",
-        *("--set-resources", "gate_renderer:mem_mb=60 if attempt == 1 else 2000 * attempt"),
+        f"{RUN}/retrieval/index/index.json",
+        *("--set-resources", "index:mem_mb=60 if attempt == 1 else 2000 * attempt"),
     )
     assert re.search(r"SLURM status is: '(OUT_OF_MEMORY|CANCELLED|FAILED)'", text)
     assert "mem_mb=60" in text and "mem_mb=4000" in text
-    assert verdict.exists()
+    assert index.exists()
 
 
 def test_the_state_of_jobs_cannot_be_asked_for_a_while(workflow, tmp_path_factory):

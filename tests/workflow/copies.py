@@ -14,6 +14,7 @@ import yaml
 ROOT = Path(__file__).parents[2]
 SETTINGS = {
     "run": "t",
+    "cache": {"folder": None},  # most tests want work to be done
     "corpus": {"source": "world"},
     "questions": {"source": "world"},
     "embedding": {"batch_size": 8},

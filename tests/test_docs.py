@@ -1,0 +1,125 @@
+"""Pages that are made are what would be made now; the rest says what is true."""
+
+import ast
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from glimmer.errors import GlimmerError
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "docs"))
+import generate  # noqa: E402
+
+
+@pytest.mark.parametrize("name", generate.PAGES)
+def test_a_made_page_is_up_to_date(name):
+    assert (ROOT / name).read_text() == generate.PAGES[name](), "run `make docs`"
+
+
+def test_check_says_which_page_differs(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(generate, "PAGES", {"docs/none.md": lambda: "x"})
+    assert generate.main(["--check"]) == 1
+    assert "docs/none.md" in capsys.readouterr().err
+    assert not (ROOT / "docs/none.md").exists()
+
+
+def test_every_key_of_the_config_is_described():
+    page = (ROOT / "docs/configuration.md").read_text()
+    for section, keys in yaml.safe_load((ROOT / "config/config.yaml").read_text()).items():
+        if isinstance(keys, dict):
+            part = page.split(f"\n## {section}\n")[1].split("\n## ")[0]
+            assert all(f"| `{key}` |" in part for key in keys), section
+        else:
+            assert f"| `{section}` |" in page.split("\n## ")[0]
+
+
+def test_every_error_class_is_among_those_whose_messages_are_listed():
+    for path in (ROOT / "glimmer").rglob("errors.py"):
+        importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
+
+    def below(kind):
+        for child in kind.__subclasses__():
+            yield child
+            yield from below(child)
+
+    own = {kind.__name__ for kind in below(GlimmerError) if kind.__module__.startswith("glimmer.")}
+    assert own <= generate.OWN
+
+
+def test_an_error_can_be_found_by_its_text(tmp_path):
+    """A message as it comes out, its values cut out of it."""
+    from glimmer.config import read_yaml
+
+    page = (ROOT / "docs/troubleshooting.md").read_text()
+    with pytest.raises(GlimmerError) as caught:
+        read_yaml(tmp_path / "absent.yaml")
+    after = str(caught.value).split(": ", 1)[1]
+    assert after.split(" (")[0] in page and "expected a YAML file. Correct the path." in page
+    found = generate.messages()
+    assert sum(map(len, found.values())) > 150
+    for texts in found.values():
+        for text in texts:
+            assert generate._cell(text) in page
+
+
+def markdown():
+    files = subprocess.run(
+        ["git", "ls-files", "*.md"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
+    return [ROOT / name for name in files]
+
+
+def test_links_lead_somewhere():
+    for page in markdown():
+        for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text()):
+            if "://" not in target:
+                assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_settings_in_the_pages_exist():
+    """`section.key` in backticks, of a section that exists, names a key."""
+    schema = yaml.safe_load((ROOT / "config/config.schema.yaml").read_text())["properties"]
+    for page in markdown():
+        for section, key in re.findall(r"`([a-z]+)\.([a-z_A-Z]+)`", page.read_text()):
+            if "properties" in schema.get(section, {}) and key not in (
+                "jsonl",
+                "json",
+                "md",
+                "py",
+                "yaml",
+                "tsv",
+                "html",
+            ):
+                assert key in schema[section]["properties"], f"{page.name}: {section}.{key}"
+
+
+def test_make_targets_in_the_pages_exist():
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
+    for page in markdown():
+        for target in re.findall(r"`make ([a-z-]+)`", page.read_text()):
+            assert target in targets, f"{page.name}: make {target}"
+
+
+def test_commands_of_glimmer_in_the_pages_exist():
+    tree = ast.parse((ROOT / "glimmer/cli.py").read_text())
+    known = {
+        node.args[0].value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "add_parser"
+    }
+    for page in markdown():
+        for command in re.findall(r"`glimmer ([a-z]+)", page.read_text()):
+            assert command in known, f"{page.name}: glimmer {command}"
+
+
+def test_the_citation_fits_the_version():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    from glimmer import __version__
+
+    assert citation["version"] == __version__ and citation["license"] == "Apache-2.0"
