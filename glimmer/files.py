@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import json
 import os
+import platform
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from glimmer.errors import DataError
+from glimmer.errors import DataError, GlimmerError
 
 _REASONS = {
     errno.ENOSPC: "the disk is full. Free some space",
@@ -79,6 +81,49 @@ def atomic_path(path: Path | str) -> Iterator[Path]:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def sole_writer(lock: Path | str) -> Iterator[None]:
+    """Be the only process that holds `lock`, a hidden file beside what is being written.
+
+    The system gives it up when the process ends, however it ends. The folder is made if missing,
+    and the file goes at the end.
+
+    Raises:
+        GlimmerError: another process holds it; the message says which.
+    """
+    lock = Path(lock)
+    with disk_errors(lock, "making the folder"):
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        handle = _held(lock)
+    try:
+        handle.truncate()
+        handle.write(f"process {os.getpid()} on {platform.node()}")
+        handle.flush()
+        yield
+    finally:
+        lock.unlink(missing_ok=True)
+        handle.close()
+
+
+def _held(lock: Path) -> IO[str]:
+    while True:
+        handle = open(lock, "a+", encoding="utf-8")
+        handle.seek(0)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # The last holder may have removed the file between the two calls.
+            if lock.exists() and os.fstat(handle.fileno()).st_ino == lock.stat().st_ino:
+                return handle
+        except BlockingIOError as error:
+            holder = handle.read() or "another process"
+            handle.close()
+            raise GlimmerError(
+                f"{lock.parent}: {holder} is writing here already. Wait for it, or end it, and run "
+                "again; what is finished is kept."
+            ) from error
+        handle.close()
 
 
 def write_text(path: Path | str, text: str) -> None:

@@ -4,17 +4,20 @@ import hashlib
 import json
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from glimmer.errors import DataError
+from glimmer.errors import DataError, GlimmerError
 from glimmer.files import (
     atomic_path,
     read_json,
     read_jsonl,
     sha256_file,
     sha256_json,
+    sole_writer,
     write_json,
     write_jsonl,
     write_text,
@@ -119,3 +122,42 @@ def test_a_bad_line_is_named(tmp_path: Path, line: bytes) -> None:
     assert next(rows) == (1, 1)
     with pytest.raises(DataError, match=r"a\.jsonl, line 3: expected one JSON value"):
         next(rows)
+
+
+def test_one_writer_at_a_time(tmp_path):
+    lock = tmp_path / "new" / ".x.lock"
+    code = (
+        "import sys, time; from glimmer.files import sole_writer\n"
+        f"with sole_writer({str(lock)!r}):\n    print('held', flush=True); time.sleep(60)"
+    )
+    other = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    try:
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(GlimmerError, match=f"process {other.pid} on .*is writing here already"):
+            with sole_writer(lock):
+                raise AssertionError
+    finally:
+        other.kill()  # as the kernel does it: nothing is cleaned up
+        other.communicate()
+    assert lock.exists()
+    with sole_writer(lock):
+        assert f"process {os.getpid()} on" in lock.read_text()
+    assert not lock.exists()
+
+
+def test_writers_in_turn_never_overlap(tmp_path):
+    """Many processes that take and give up one lock: a counter that they share stays right."""
+    code = (
+        "import sys; from pathlib import Path; from glimmer.errors import GlimmerError\n"
+        "from glimmer.files import sole_writer\n"
+        "done, count = 0, Path(sys.argv[1]) / 'count'\n"
+        "while done < 30:\n"
+        "    try:\n"
+        "        with sole_writer(Path(sys.argv[1]) / '.lock'):\n"
+        "            count.write_text(str(int(count.read_text()) + 1)); done += 1\n"
+        "    except GlimmerError:\n        pass\n"
+    )
+    (tmp_path / "count").write_text("0")
+    workers = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path)]) for _ in range(4)]
+    assert [worker.wait(120) for worker in workers] == [0] * 4
+    assert (tmp_path / "count").read_text() == "120"

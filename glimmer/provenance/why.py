@@ -34,7 +34,7 @@ def stale_jobs(arguments: Sequence[str]) -> list[str]:
 def _jobs(workflow: Any) -> Iterator[tuple[str, list[str]]]:
     """(label, causes) of each job to run; targets without output are left out."""
     dag = workflow.dag
-    needed = set(dag.needrun_jobs())
+    needed = _needed(dag)
     for level in dag.toposorted():
         for job in sorted((j for j in level if j in needed and j.output), key=str):
             wildcards = "-".join(job.wildcards)
@@ -66,17 +66,20 @@ def _causes(job: Any, dag: Any, persistence: Any) -> list[str]:
         found.append(f"changed {', '.join(newer)}")
     if any(persistence.input_changed(job)):
         found.append("other input files than before")
-    before = sorted(
-        {other.rule.name for other in dag.dependencies[job] if other in set(dag.needrun_jobs())}
-    )
+    before = sorted({other.rule.name for other in dag.dependencies[job] if other in _needed(dag)})
     if before:
         found.append(f"after {', '.join(before)}")
     return found or ["no reason given"]
 
 
+def _needed(dag: Any) -> set[Any]:
+    """The jobs that the dry run has gone through."""
+    return set(dag.needrun_jobs(exclude_finished=False))
+
+
 def _runs(dag: Any, job: Any, path: Any) -> bool:
     """Will the job that makes this input run too?"""
-    needed = set(dag.needrun_jobs())
+    needed = _needed(dag)
     return any(path in files and other in needed for other, files in dag.dependencies[job].items())
 
 

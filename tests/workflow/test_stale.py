@@ -83,7 +83,7 @@ def test_a_finished_run_has_nothing_to_do(finished):
 
 def why(workflow, *arguments):
     done = subprocess.run(
-        [sys.executable, "-m", "glimmer.cli", "why", "--configfile", "mine.yaml", *arguments],
+        [sys.executable, "-m", "glimmer.cli", "why", *arguments, "--configfile", "mine.yaml"],
         cwd=workflow.folder,
         env=workflow.environment,
         capture_output=True,
