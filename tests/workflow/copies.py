@@ -44,6 +44,18 @@ def small_world(folder: Path) -> None:
         (folder / f"{name}.jsonl").write_text("".join(answered[:count]))
 
 
+def _files() -> list[str]:
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.split("\0")
+    left_out = ("tests/", "docs/results")
+    return [n for n in listed if n and not n.startswith(left_out) and (ROOT / n).is_file()]
+
+
 class Workflow:
     """One copy of the project with its own results."""
 
@@ -52,22 +64,14 @@ class Workflow:
 
     @classmethod
     def copy(cls, folder: Path, settings: dict, results: Path | None = None) -> "Workflow":
-        """The project's tracked and new files, copied; `results` of another copy come along."""
-        listed = subprocess.run(
-            ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
-            cwd=ROOT,
-            check=True,
-            capture_output=True,
-            text=True,
-        ).stdout
-        for name in filter(None, listed.split("\0")):
-            if not name.startswith(("tests/", "docs/results")) and (ROOT / name).is_file():
+        """The project's tracked and new files; or all of another copy's, its results included."""
+        if results is not None:
+            shutil.copytree(results, folder, symlinks=True, dirs_exist_ok=True)
+        else:
+            for name in _files():
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / name, folder / name)
-        if results is not None:
-            for name in ("results", ".snakemake"):
-                shutil.copytree(results / name, folder / name, symlinks=True)
-        small_world(folder / "world")
+            small_world(folder / "world")
         (folder / "mine.yaml").write_text(yaml.safe_dump(settings))
         return cls(folder)
 

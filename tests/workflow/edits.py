@@ -12,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-from glimmer.provenance.why import stale_jobs
+from glimmer.provenance.why import stale_jobs, why
 
 ARGUMENTS = ["--configfile", "mine.yaml"]
 
@@ -72,6 +72,7 @@ def do(edit: dict, undo: Undo) -> None:
 
 
 def main(table: Path) -> None:
+    assert not (stale := why(ARGUMENTS)), f"the run is not finished: {stale}"
     found = {}
     for case in yaml.safe_load(table.read_text())["edits"]:
         if "folder" not in case["edit"]:
@@ -81,8 +82,7 @@ def main(table: Path) -> None:
                 found[case["what"]] = stale_jobs(ARGUMENTS)
             finally:
                 undo.now()
-    left = stale_jobs(ARGUMENTS)
-    assert not left, f"an edit was not undone: {left}"
+    assert not (stale := why(ARGUMENTS)), f"an edit was not undone: {stale}"
     json.dump(found, sys.stdout)
 
 

@@ -65,12 +65,8 @@ def test_in_another_folder(finished, tmp_path, what):
             copy.folder.rename(tmp_path / "elsewhere")
             copy = Workflow(tmp_path / "elsewhere")
         case "cloned":
-            later = Workflow.copy(tmp_path / "second", SETTINGS)
-            for name in ("results", ".snakemake"):
-                shutil.copytree(
-                    copy.folder / name, later.folder / name, copy_function=shutil.copyfile
-                )
-            copy = later
+            shutil.copytree(copy.folder, tmp_path / "second", copy_function=shutil.copyfile)
+            copy = Workflow(tmp_path / "second")
         case "cloned_without_record":
             shutil.rmtree(copy.folder / ".snakemake")
     assert copy.stale() == set()
