@@ -1,6 +1,26 @@
-"""Stage 7, the gates before training: trainer against sampler, and model against transformers."""
+"""Stage 7, the gates before training: trainer against sampler, and model against transformers.
 
-from glimmer.parity.logprobs import check_logprobs
-from glimmer.parity.model import check_model
+Names are resolved on first use, so that a rule's code fingerprint covers only what it uses.
+"""
 
-__all__ = ["check_logprobs", "check_model"]
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_HOME = {
+    "check_logprobs": "glimmer.parity.logprobs",
+    "check_model": "glimmer.parity.model",
+}
+
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -130,6 +130,14 @@ def repeated(before: dict[str, int], said: str) -> list[str]:
     return wrong
 
 
+def left_in(temporary: Path) -> list[Path]:
+    """What a run left in the temporary folder. A killed Snakemake cannot remove its own empty
+    folders, and torch makes one a user for its compiler's cache."""
+    own = ("snakemake", "torchinductor_")
+    empty = [p for p in temporary.iterdir() if p.is_dir() and not p.name.startswith(own)]
+    return [*empty, *(p for p in temporary.rglob("*") if p.is_file())]
+
+
 class Chain:
     """One folder, killed and started again until it ends."""
 
@@ -165,7 +173,7 @@ class Chain:
         self.wrong += [f"process left: {p.cmdline()}" for p in processes(self.mark)]
         files = (p for p in (self.workflow.folder / RUN).rglob("*") if LEFT_OVER.search(p.name))
         self.wrong += [f"file left: {p.relative_to(self.workflow.folder)}" for p in files]
-        self.wrong += [f"temporary file left: {p.name}" for p in self.temporary.iterdir()]
+        self.wrong += [f"temporary file left: {p}" for p in left_in(self.temporary)]
 
     def _once(self, seconds: float | None) -> tuple[int | None, str]:
         """(exit status, words) of one run; killed within `seconds`, if given."""

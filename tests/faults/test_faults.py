@@ -19,7 +19,7 @@ import uuid
 import pytest
 
 from glimmer.files import sha256_file
-from tests.faults.kills import LEFT_OVER, MARK, figures, processes
+from tests.faults.kills import LEFT_OVER, MARK, figures, left_in, processes
 
 RUN = "results/t"
 EMBED = [f"{RUN}/retrieval/vectors/shard-00000-of-00002.{end}" for end in ("npy", "json")]
@@ -89,7 +89,7 @@ class Hurt:
             time.sleep(0.1)
         assert [p.cmdline() for p in processes(self.mark)] == []
         if self.temporary.exists():
-            assert [path.name for path in self.temporary.iterdir()] == []
+            assert left_in(self.temporary) == []
         left = [p.name for p in (self.folder / RUN).rglob("*") if LEFT_OVER.search(p.name)]
         assert left == []
 

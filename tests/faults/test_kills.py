@@ -12,7 +12,14 @@ def test_a_chain_of_kills(finished, tmp_path):
     for name in ("results", ".snakemake"):
         shutil.copytree(finished.folder / name, chain.workflow.folder / name)
     # From the index on: what comes before is killed in the full set.
-    for name in ("retrieval/index", "gates", "training", "heldout", "report.html"):
+    for name in (
+        "retrieval/index",
+        "gates",
+        "training",
+        "heldout",
+        "report.html",
+        "provenance.json",
+    ):
         path = chain.workflow.folder / "results/t" / name
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     chain.run(seconds=20, most=3)

@@ -39,7 +39,7 @@ JobAcctGatherFrequency=task=1
 JobAcctGatherParams=OverMemoryKill
 MpiDefault=none
 MailProg=/bin/true
-ReturnToService=2
+ReturnToService=0
 KillWait=2
 MinJobAge=3600
 SchedulerParameters=sched_min_interval=100000,batch_sched_delay=0

@@ -128,7 +128,9 @@ def test_a_job_over_its_memory_comes_back_with_more(workflow):
         *("--set-resources", "index:mem_mb=60 if attempt == 1 else 2000 * attempt"),
     )
     assert re.search(r"SLURM status is: '(OUT_OF_MEMORY|CANCELLED|FAILED)'", text)
-    assert "mem_mb=60" in text and "mem_mb=4000" in text
+    lines = workflow.slurm.call("squeue", "--noheader", "-t", "all", "-o", "%i %m %k").splitlines()
+    granted = [line.split()[1] for line in sorted(lines) if line.endswith("rule_index")]
+    assert granted[-2:] == ["60M", "4000M"]
     assert index.exists()
 
 

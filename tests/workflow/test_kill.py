@@ -70,7 +70,7 @@ def test_training(finished, workflow):
     folder = workflow.folder / RUN / "training"
     target = f"{RUN}/training/metrics.jsonl"
     kill_when(workflow, lambda: list(folder.glob("checkpoints/*/step-000001/state.json")), target)
-    assert not (folder / "final").exists()
+    assert not (folder / "final/manifest.json").exists()
     assert "resuming from" in workflow.run(target)
     same_bytes(finished, workflow, "training/final")
     assert untimed(finished) == untimed(workflow)

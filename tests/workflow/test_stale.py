@@ -93,7 +93,7 @@ def test_why_says_what_changed(workflow):
     nothing = {"Nothing to be done": "every stage is up to date."}
     assert why(workflow) == nothing
     workflow.configure(training={"learning_rate": 1e-4}, search={"topk": 2})
-    workflow.edit("glimmer/parity/model.py", "import", "_X = 1\nimport")
+    workflow.edit("glimmer/parity/model.py", "\ndef ", "\n_X = 1\n\n\ndef ")
     workflow.edit("world/heldout.jsonl", "Which", "What ")
     workflow.edit("envs/workflow.txt", "\nscipy==", "\nscipy==9")
     (workflow.folder / "results/t/gates/recall.json").unlink()
