@@ -8,6 +8,7 @@ download has received stays in the hidden folder, which outlives a workflow engi
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import os
 import shutil
@@ -23,12 +24,13 @@ from glimmer.assets.manifest import (
     MANIFEST,
     check_name,
     check_pins,
+    read_manifest,
     write_manifest,
 )
 from glimmer.assets.questions import validate_questions
 from glimmer.assets.sources import Source, copy_file, list_folder, parse_source, promised
 from glimmer.errors import ConfigError, DataError, IntegrityError
-from glimmer.files import atomic_path, disk_errors
+from glimmer.files import atomic_path, disk_errors, read_json, write_json
 from glimmer.logs import get_logger
 
 logger = get_logger(__name__)
@@ -218,6 +220,7 @@ def _fetch(
                 os.replace(stage / name, out / name)
             for name in before - set(names):
                 (out / name).unlink(missing_ok=True)
+            write_json(_names(out), sorted(names))
             manifest = write_manifest(
                 out,
                 kind=kind,
@@ -256,10 +259,23 @@ def _copy(
         )
 
 
+def _names(out: Path) -> Path:
+    """Beside the folder: the names of the files that it was last given."""
+    return out.with_name(f".{out.name}.names.json")
+
+
 def _forget(out: Path) -> set[str]:
-    """Remove an older manifest, since the folder is not whole from now on; names of the files."""
+    """Remove an older manifest, since the folder is not whole from now on; the names it listed.
+
+    The workflow engine may have removed it already; a hidden file has the names too.
+    """
+    names: set[str] = set()
+    with contextlib.suppress(OSError, DataError):
+        names.update(map(str, read_json(_names(out))))
+    with contextlib.suppress(DataError, IntegrityError):
+        names.update(read_manifest(out)["files"])
     (out / MANIFEST).unlink(missing_ok=True)
-    return set(list_folder(out)) if out.is_dir() else set()
+    return {name for name in names if not Path(name).is_absolute() and ".." not in name}
 
 
 def _listed(listing: Mapping[str, HubFile], name: str, source: Source, setting: str) -> HubFile:

@@ -33,8 +33,9 @@ def sha256(data: bytes) -> str:
 
 
 def left(folder: Path) -> list[str]:
-    """Everything below a folder, hidden files too."""
-    return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
+    """Everything below a folder, hidden files too, but for the list of names beside an output."""
+    files = (p for p in folder.rglob("*") if p.is_file() and p.name != ".out.names.json")
+    return sorted(p.relative_to(folder).as_posix() for p in files)
 
 
 @pytest.fixture
@@ -113,7 +114,7 @@ def test_the_shipped_manifest_guards_every_byte(folder: Folder, tmp_path: Path) 
     assert f"{source / 'corpus.jsonl'}: found sha256 {sha256(changed)}" in text
     assert f"expected {sha256(data)}" in text and "Restore the file" in text
     assert not (tmp_path / "out" / "manifest.json").exists()
-    assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
+    assert [n for n in left(tmp_path) if n.startswith(".")] == []
 
 
 def test_a_file_that_the_shipped_manifest_does_not_know(folder: Folder, tmp_path: Path) -> None:
@@ -201,6 +202,20 @@ def test_a_second_source_replaces_the_first(folder: Folder, tmp_path: Path) -> N
     del files["chat_template.jinja"]
     fetch_checkpoint(str(folder(files, name="second")), tmp_path / "out")
     # A chat template of the other model would be used with this one.
+    assert "chat_template.jinja" not in left(tmp_path / "out")
+    assert "mine.txt" in left(tmp_path / "out")
+
+
+def test_a_second_source_replaces_the_first_whose_manifest_is_gone(
+    folder: Folder, tmp_path: Path
+) -> None:
+    """The workflow engine removes a job's outputs before it starts the job again."""
+    files = checkpoint_files()
+    fetch_checkpoint(str(folder(files)), tmp_path / "out")
+    (tmp_path / "out" / "mine.txt").write_text("kept")
+    (tmp_path / "out" / "manifest.json").unlink()
+    del files["chat_template.jinja"]
+    fetch_checkpoint(str(folder(files, name="second")), tmp_path / "out")
     assert "chat_template.jinja" not in left(tmp_path / "out")
     assert "mine.txt" in left(tmp_path / "out")
 
