@@ -46,6 +46,16 @@ SHARDS = [
     f"{R}/retrieval/vectors/shard-{i:05d}-of-{config['embedding']['shards']:05d}"
     for i in range(config["embedding"]["shards"])
 ]
+
+
+def training_gpus():
+    """Of the engine titan: trainer and generator side by side, or both on the same."""
+    degrees = config["titan"]
+    trainers = degrees["trainer_fsdp"] * degrees["trainer_tp"]
+    generators = degrees["generator_tp"]
+    return max(trainers, generators) if degrees["share_gpu"] else trainers + generators
+
+
 TITAN = config["training"]["engine"] == "titan"
 ENGINE_SECTIONS = ["titan"] if TITAN else []
 # Runs in a process of its own, which no import of the rule's script leads to.
@@ -53,7 +63,10 @@ ENGINE_MODULES = ["glimmer.training.titan.__main__"] if TITAN else []
 GATES = ["recall", "renderer_parity", "logprob_parity", "model_parity"]
 # A bundled embedding model is a package, whose version counts.
 MODEL_PACKAGE = [m.removeprefix("bundled:") for m in [config["embedding"]["model"]]]
-GPUS = {"embed": int(config["embedding"]["device"].startswith("cuda"))}
+GPUS = {
+    "embed": int(config["embedding"]["device"].startswith("cuda")),
+    "grpo": training_gpus() if TITAN else 0,
+}
 # A folder is known by the small file in it that is written last and holds the sha256 of the others:
 # a touched or copied folder is the same one, of whatever size.
 CHECKPOINTS = {

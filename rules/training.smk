@@ -20,7 +20,7 @@ rule grpo:
         "../envs/workflow.yaml"
     threads: THREADS
     resources:
-        **place(),
+        **place(gpu=GPUS["grpo"]),
         mem_mb=more(6000),
         runtime=more(1440),
     params:
