@@ -212,24 +212,35 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--within", type=float, default=25, help="seconds of a run to draw from")
     parser.add_argument("--a-chain", type=int, default=6)
-    parser.add_argument("--until", help="HH:MM after which no chain is begun")
+    parser.add_argument(
+        "--reference",
+        type=Path,
+        help="keeps the undisturbed figures here, so that a set can be done in parts",
+    )
     options = parser.parse_args()
-    result = measure(options.kills, options.seed, options.within, options.a_chain, options.until)
+    result = measure(
+        options.kills, options.seed, options.within, options.a_chain, options.reference
+    )
     print(json.dumps(result, indent=1))
     return int(bool(result["wrong"]))
 
 
-def measure(kills: int, seed: int, within: float, a_chain: int, until: str | None = None) -> dict:
+def measure(
+    kills: int, seed: int, within: float, a_chain: int, reference: Path | None = None
+) -> dict:
     """Kill `kills` times; counts by kind, and everything that was not as it should be."""
     by_kind: collections.Counter = collections.Counter()
     wrong, refused, chains = [], 0, 0
     with tempfile.TemporaryDirectory(prefix="kills-") as folder:
-        undisturbed = Workflow.copy(Path(folder) / "undisturbed", SETTINGS)
-        undisturbed.run()
-        expected = figures(undisturbed)
+        if reference is not None and reference.exists():
+            expected = json.loads(reference.read_text())
+        else:
+            undisturbed = Workflow.copy(Path(folder) / "undisturbed", SETTINGS)
+            undisturbed.run()
+            expected = figures(undisturbed)
+            if reference is not None:
+                reference.write_text(json.dumps(expected))
         while sum(by_kind.values()) < kills:
-            if until and time.strftime("%H:%M") >= until:
-                break
             chain = Chain(Path(folder) / f"chain{chains}", f"{seed}/{chains}")
             left = kills - sum(by_kind.values())
             chain.run(within, min(a_chain, left))
