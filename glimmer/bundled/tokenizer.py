@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from glimmer.files import write_json, write_text
+from glimmer.renderer.codec import O200K_SPLIT
 
 SPECIAL_TOKENS = [
     "<|begin_of_text|>",
@@ -21,20 +22,6 @@ SPECIAL_TOKENS = [
     "<|patch|>",
     "<|video|>",
 ]
-
-O200K_SPLIT = "|".join(
-    [
-        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
-        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
-        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
-        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
-        r"\p{N}{1,3}",
-        r" ?[^\s\p{L}\p{N}]+[\r\n/]*",
-        r"\s*[\r\n]+",
-        r"\s+(?!\S)",
-        r"\s+",
-    ]
-)
 
 
 def train_tokenizer(texts: Iterable[str], *, vocab_size: int):

@@ -25,8 +25,10 @@ is that of the whole string.
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 from renderers.base import (
@@ -35,6 +37,7 @@ from renderers.base import (
     extract_message_tool_names,
 )
 
+from glimmer.renderer.codec import Decoder, Encoder
 from glimmer.renderer.config import MuseGlimmerRendererConfig
 from glimmer.renderer.parse import SpecialIds, parse_completion
 from glimmer.renderer.pieces import Piece, block, runs
@@ -68,14 +71,14 @@ class MuseGlimmerRenderer:
 
     def __init__(self, tokenizer: Any, config: MuseGlimmerRendererConfig) -> None:
         self.tokenizer = self._tokenizer = tokenizer
-        self._core = getattr(tokenizer, "backend_tokenizer", None)
         self.config = config
         self._specials = {
             name: self._special_id(f"<|{name}|>")
             for name in ("begin_of_text", "end_of_text", "start", "message", "eot", "eom")
         }
         self._encoded: dict[str, list[int]] = {}
-        self._decoded: dict[int, str] = {}  # of single ids: no more than the vocabulary has
+        self._encode_anew = Encoder(tokenizer)
+        self._decode = Decoder(tokenizer)
         self._parse_tools = json.loads(config.parse_tools_json)
         self._descriptions = json.loads(config.tool_namespace_descriptions_json)
 
@@ -225,27 +228,6 @@ class MuseGlimmerRenderer:
             self._encoded[text] = found
         return found
 
-    def _encode_anew(self, text: str) -> list[int]:
-        """Straight by the tokenizer's own core: what lies above it costs more than the text."""
-        core = self._core
-        if core is None or core.truncation is not None or core.padding is not None:
-            return self.tokenizer.encode(text, add_special_tokens=False)
-        return core.encode_batch_fast([text], add_special_tokens=False)[0].ids
-
-    def _decode(self, ids: list[int]) -> str:
-        """Exactly the text of the ids, whatever the tokenizer is set to tidy up."""
-        if len(ids) == 1 and ids[0] in self._decoded:
-            return self._decoded[ids[0]]
-        if self._core is not None:
-            text = self._core.decode(ids, skip_special_tokens=False)
-        else:
-            text = self.tokenizer.decode(
-                ids, skip_special_tokens=False, clean_up_tokenization_spaces=False
-            )
-        if len(ids) == 1:
-            self._decoded[ids[0]] = text
-        return text
-
     def _tokens(self, pieces: list[Piece], messages: Messages) -> RenderedTokens:
         ids: list[int] = []
         owners: list[Piece] = []
@@ -269,19 +251,18 @@ class MuseGlimmerRenderer:
 
     def _owners(self, text: str, encoded: list[int], run: list[Piece]) -> list[Piece]:
         """The piece that each token of `text` belongs to: the one its first character lies in."""
-        if len(run) == 1:
+        if len(run) <= 1:
             return run * len(encoded)
-        offsets = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-        ends, total = [], 0
-        for piece in run:
-            total += len(piece.text)
-            ends.append(total)
-        owners, at = [], 0
-        for start, _ in offsets["offset_mapping"]:
-            while at + 1 < len(run) and start >= ends[at]:
-                at += 1
-            owners.append(run[at])
-        return owners
+        lengths = [len(piece.text.encode()) for piece in run]
+        sizes = self._decode.sizes(encoded)
+        if sizes is None or sum(sizes) != sum(lengths):
+            offsets = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+            starts = [start for start, _ in offsets["offset_mapping"]]
+            lengths = [len(piece.text) for piece in run]
+        else:
+            starts = [0, *accumulate(sizes[:-1])]
+        ends = list(accumulate(lengths))
+        return [run[bisect_right(ends, start)] for start in starts]
 
     # ---- parse and bridge ------------------------------------------------------------------
 

@@ -18,15 +18,23 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import accumulate
+from typing import Any, Protocol
 
 from renderers.base import ParsedResponse, ParsedToolCall, ToolCallParseStatus
 
 from glimmer.renderer.atem import find_calls, without_tags
 
-Decode = Callable[[list[int]], str]
+
+class Decode(Protocol):
+    """Ids to text, special tokens spelled out; see `glimmer.renderer.codec.Decoder`."""
+
+    def __call__(self, ids: Sequence[int]) -> str: ...
+
+    def sizes(self, ids: Sequence[int]) -> list[int] | None: ...
+
 
 _HEADER = re.compile(r"\s*(?:assistant\b)?\s*(?:to=(?P<to>[^\s<]+))?\s*")
 _HEADER_AT_END = re.compile(r"(?<!\s)\s*(?<!\w)(?:assistant\s+)?to=(?P<to>[^\s<]+)\s*\Z")
@@ -60,6 +68,7 @@ class _Channel:
     start: int  # token span in which the text lies
     stop: int
     closed: bool = True  # ended by a special token
+    skipped: str = ""  # what those tokens hold in front of the text: a header
 
 
 def parse_completion(
@@ -118,13 +127,13 @@ def _channels(ids: list[int], decode: Decode, specials: SpecialIds) -> list[_Cha
         specials.begin_of_text,
         specials.end_of_text,
     }
+    ends = [*(i for i, token in enumerate(ids) if token in cuts), len(ids)]
     out: list[_Channel] = []
     in_header = True  # the text before the next special token may be a header
     started = False  # <|start|> stands before it
     recipient: str | None = None
     begin, at = 0, 0
-    while True:
-        end = next((i for i in range(at, len(ids)) if ids[i] in cuts), len(ids))
+    for end in ends:
         text = decode(ids[at:end]) if end > at else ""
         kind = ids[end] if end < len(ids) else None
         if in_header and started and _OTHER_ROLE.match(text):
@@ -137,12 +146,10 @@ def _channels(ids: list[int], decode: Decode, specials: SpecialIds) -> list[_Cha
         elif in_header:
             # No <|message|>: the text stands alone, with what looks like a header taken off.
             start = _HEADER_AT_START.match(text)
-            body = text[start.end() :]
-            if kind is not None:
-                if body.strip() or start["to"]:
-                    out.append(_Channel(start["to"], body, at, end))
-            elif body and not _cut_header(body, started):
-                out.append(_Channel(start["to"], body, at, end, closed=False))
+            body, closed = text[start.end() :], kind is not None
+            shown = body.strip() or start["to"] if closed else body
+            if shown and (closed or not _cut_header(body, started)):
+                out.append(_Channel(start["to"], body, at, end, closed, start[0]))
         elif kind == specials.message:
             # A header whose <|eom|> and <|start|> are missing, or a stray <|message|>.
             head = _HEADER_AT_END.search(text)
@@ -157,6 +164,7 @@ def _channels(ids: list[int], decode: Decode, specials: SpecialIds) -> list[_Cha
         if kind != specials.message:
             in_header, recipient, started = True, None, kind == specials.start
         at = end + 1
+    return out
 
 
 def _headed(text: str) -> tuple[str, str | None]:
@@ -191,9 +199,10 @@ def _read(
             return [], text
         visible, offset = text[: stray.start()], stray.start("block")
     found, pieces = find_calls(text[offset:], schemas)
-    places = _Places.of(channel, ids, decode) if found else None
+    places = _Places(channel, ids, decode) if found else None
+    before = offset + len(channel.skipped)
     for each in found:
-        each.call.token_span = places.span(each.start + offset, each.stop + offset)
+        each.call.token_span = places.span(each.start + before, each.stop + before)
     calls = [each.call for each in found]
     if channel.recipient is None:
         if calls:
@@ -234,33 +243,48 @@ def _no_call(channel: _Channel) -> ParsedToolCall:
     )
 
 
-@dataclass
 class _Places:
-    """Where each token of a channel begins and ends in its text, in characters."""
+    """Where each token of a channel begins and ends in its text, in bytes of UTF-8, or in
+    characters where bytes cannot be told."""
 
-    first: int  # index of the channel's first token in the completion
-    starts: list[int]
-    ends: list[int]
-
-    @classmethod
-    def of(cls, channel: _Channel, ids: list[int], decode: Decode) -> _Places:
-        """One pass; tokens that share a character, cut inside its bytes, share a place."""
-        starts: list[int] = []
-        ends: list[int] = []
-        at, index = 0, channel.start
-        while index < channel.stop:
-            size = 1
-            text = decode(ids[index : index + size])
-            while text.endswith("\ufffd") and size < 4 and index + size < channel.stop:
-                size += 1
-                text = decode(ids[index : index + size])
-            starts += [at] * size
-            at += len(text)
-            ends += [at] * size
-            index += size
-        return cls(channel.start, starts, ends)
+    def __init__(self, channel: _Channel, ids: list[int], decode: Decode) -> None:
+        self._first = channel.start
+        self._text: str | None = None  # set where characters are several bytes
+        tokens = ids[channel.start : channel.stop]
+        # Bytes that are no UTF-8 are counted as the characters that stand for them.
+        text = channel.skipped + channel.text
+        sizes = decode.sizes(tokens) if "\ufffd" not in text else None
+        if sizes is None:
+            self._starts, self._ends = _by_characters(tokens, decode)
+            return
+        self._ends = list(accumulate(sizes))
+        self._starts = [0, *self._ends]
+        if not text.isascii():
+            self._text = text
 
     def span(self, start: int, stop: int) -> tuple[int, int]:
         """The tokens that hold the characters [start, stop)."""
-        first = bisect_right(self.ends, start)
-        return self.first + first, self.first + max(first, bisect_left(self.starts, stop))
+        if self._text is not None:
+            start, stop = (len(self._text[:at].encode()) for at in (start, stop))
+        first = bisect_right(self._ends, start)
+        last = min(bisect_left(self._starts, stop), len(self._ends))
+        return self._first + first, self._first + max(first, last)
+
+
+def _by_characters(tokens: list[int], decode: Decode) -> tuple[list[int], list[int]]:
+    """Starts and ends of tokens; those that share a character, cut inside its bytes, share a
+    place."""
+    starts: list[int] = []
+    ends: list[int] = []
+    at, index = 0, 0
+    while index < len(tokens):
+        size = 1
+        text = decode(tokens[index : index + size])
+        while text.endswith("\ufffd") and size < 4 and index + size < len(tokens):
+            size += 1
+            text = decode(tokens[index : index + size])
+        starts += [at] * size
+        at += len(text)
+        ends += [at] * size
+        index += size
+    return starts, ends

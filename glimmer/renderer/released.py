@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from glimmer.errors import ConfigError
+from glimmer.renderer.codec import O200K_SPLIT
 
 SPECIALS = {
     "<|begin_of_text|>": 200000,
@@ -38,8 +39,6 @@ def released_tokenizer(vocabulary: Path | None = None) -> Any:
     from tokenizers.models import BPE
     from transformers import PreTrainedTokenizerFast
     from transformers.convert_slow_tokenizer import bytes_to_unicode
-
-    from glimmer.bundled.tokenizer import O200K_SPLIT
 
     path = vocabulary or _installed_vocabulary()
     lines = path.read_bytes().splitlines()

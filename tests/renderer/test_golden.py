@@ -76,7 +76,7 @@ class ReleasedTokenizer:
         import tiktoken
         from tiktoken.load import load_tiktoken_bpe
 
-        from glimmer.bundled.tokenizer import O200K_SPLIT
+        from glimmer.renderer.codec import O200K_SPLIT
 
         self._encoding = tiktoken.Encoding(
             name="muse-glimmer",

@@ -165,3 +165,21 @@ def test_spans_of_calls_behind_prose_and_behind_each_other(renderer, tokenizer):
     assert max(map(len, encoded)) < len(block())  # tokens of several characters
     parsed = renderer.parse_response([i for ids in encoded for i in ids])
     assert [c.token_span for c in parsed.tool_calls] == [(ends[0], ends[1]), (ends[2], ends[3])]
+
+
+@pytest.mark.parametrize("before", [" to=search ", " assistant to=search\n\n", "  ", " See é: "])
+@pytest.mark.parametrize("value", ["hello", "é 東京"])
+def test_spans_behind_a_header_without_its_special_token(before, value, renderer, tokenizer):
+    pieces = [tokenizer.encode(p, add_special_tokens=False) for p in (before, block(value))]
+    (found,) = renderer.parse_response([i for ids in pieces for i in ids]).tool_calls
+    assert found.token_span == (len(pieces[0]), len(pieces[0]) + len(pieces[1]))
+    assert calls_of(renderer.parse_response(pieces[0] + pieces[1])) == one(query=value)
+
+
+def test_spans_where_bytes_are_no_text(renderer, tokenizer):
+    """Half a character right in front of the call: the span holds it and the whole call."""
+    half = tokenizer.encode("東", add_special_tokens=False)[:1]
+    assert tokenizer.decode(half) == "\ufffd"
+    call = tokenizer.encode(block("é"), add_special_tokens=False)
+    (found,) = renderer.parse_response(half + call).tool_calls
+    assert found.token_span == (0, 1 + len(call)) and found.raw == block("é")
