@@ -4,9 +4,9 @@
     python benchmarks/renderer.py fuzz  [--checkpoint FOLDER] [--completions N] [--cut N] [--seed S]
 
 `speed`: ratios within one process, best of several rounds. The renderer remembers texts and, as the
-tokenizer itself does, words; a row says which memory was emptied before each round. `fuzz`: random and mutated completions are parsed, `cut` of them at every
-position; an exception, markup in the answer of a whole completion, a call without a status or a
-span outside the completion ends the run.
+tokenizer itself does, words; a row says which memory was emptied before each round. `fuzz`: random
+and mutated completions are parsed, `cut` of them at every position; an exception, markup in the
+answer of a whole completion, a call without a status or a span outside the completion ends the run.
 """
 
 from __future__ import annotations

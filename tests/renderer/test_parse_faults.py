@@ -6,6 +6,7 @@ import pytest
 
 from glimmer.search_r1.prompt import SEARCH_TOOL
 
+from .completions import JSON_LIKE, WITH_TAGS
 from .helpers import (
     CUT,
     OK,
@@ -20,7 +21,7 @@ from .helpers import (
 )
 
 
-@pytest.mark.parametrize("query", ["1984", "true", "null", '["a","b"]', "3.14", '{"a": 1}', '"q"'])
+@pytest.mark.parametrize("query", JSON_LIKE)
 @pytest.mark.parametrize("typed", [True, False])
 def test_a_query_that_looks_like_json_stays_text(query, typed, tokenizer):
     """Fault 10: with the tool's schema, and with none."""
@@ -58,24 +59,7 @@ def test_a_quoted_block_in_reasoning_is_reasoning(parse):
     assert (parsed.reasoning_content, parsed.content, parsed.tool_calls) == (thought, "No.", [])
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        "x</atem:parameter>y",
-        "x</atem:invoke>y",
-        "</atem:parameter>",
-        "</atem:parameter></atem:parameter>",
-        "x</atem:parameter>\n</atem:invoke>",
-        "x</atem:parameter>\n</atem:invoke>\n</atem:function_calls>",
-        "x</atem:parameter>\n</atem:invoke>\n</atem:function_calls> and on",
-        "x</atem:function_calls>",
-        "<atem:function_calls>",
-        '<atem:invoke name="search">',
-        '<atem:parameter name="query">',
-        f"say {block('inner')} twice",
-        block("inner"),
-    ],
-)
+@pytest.mark.parametrize("value", WITH_TAGS)
 def test_a_value_with_closers_is_kept_whole(value, parse):
     """Fault 13."""
     assert calls_of(parse(f"{TO_SEARCH}{block(value)}<|eot|>")) == one(query=value)
