@@ -303,3 +303,16 @@ def test_the_schema_file_has_no_key_twice() -> None:
     assert read_yaml(FOLDER / "config.schema.yaml") == yaml.safe_load(
         (FOLDER / "config.schema.yaml").read_text()
     )
+
+
+@pytest.mark.parametrize("key", ["partition", "gpu_partition", "account", "gpu_model"])
+@pytest.mark.parametrize("text", ["; touch x", "$(touch x)", "a b", "'", '"', "a\nb", "`x`", ""])
+def test_names_that_a_cluster_gets_hold_nothing_for_a_shell(good, key: str, text: str) -> None:
+    good["cluster"][key] = text
+    assert f"cluster.{key}: found {text!r}" in problem(good)
+
+
+@pytest.mark.parametrize("text", ["; touch x", "$(touch x)", "a b", "a/b", "..", "-x", "a\nb", ""])
+def test_the_name_of_a_run_is_one_plain_word(good, text: str) -> None:
+    good["run"] = text
+    assert f"run: found {text!r}" in problem(good)
