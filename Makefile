@@ -2,7 +2,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: run test test-slurm test-long test-faults lint lock docs clean
+.PHONY: run test test-slurm test-long test-faults lint lock docs env-train lock-train clean
 
 run: .venv/installed
 	$(BIN)/snakemake
@@ -54,5 +54,29 @@ lock:
 docs: .venv/installed
 	$(BIN)/python docs/generate.py
 
+# The GPU stack: Python 3.12 (PYTHON_TRAIN), about 9 GB. Then titan.python: .venv-train/bin/python
+PYTHON_TRAIN ?= python3.12
+TRAIN := .venv-train/bin
+
+env-train: .venv-train/installed
+
+.venv-train/installed: envs/train.txt envs/train.git.txt
+	test -x $(TRAIN)/python || $(PYTHON_TRAIN) -m venv .venv-train
+	$(TRAIN)/python -m pip install --quiet --require-hashes -r envs/train.txt
+	$(TRAIN)/python -m pip install --quiet --no-deps -r envs/train.git.txt
+	PYTHONPATH=. $(TRAIN)/python -m glimmer.preflight.stack
+	touch $@
+
+# After an edit of envs/train.in: resolve anew for Python 3.12 on Linux, with hashes.
+lock-train:
+	$(PYTHON) -m venv .venv-lock
+	.venv-lock/bin/python -m pip install --quiet uv
+	.venv-lock/bin/uv pip compile envs/train.in --quiet --generate-hashes --no-header --no-annotate \
+	  --python-version 3.12 --python-platform x86_64-manylinux_2_28 -o .venv-lock/train.txt
+	(echo "# Every package of the GPU stack's environment with its hashes, Python 3.12 on Linux x86-64."; \
+	 echo "# Made by \`make lock-train\` from train.in; the git revisions stand in train.git.txt."; \
+	 cat .venv-lock/train.txt) > envs/train.txt
+	rm -rf .venv-lock
+
 clean:
-	rm -rf .venv .snakemake results
+	rm -rf .venv .venv-train .snakemake results

@@ -1,5 +1,5 @@
 # Search-R1 on Muse Glimmer by GRPO: download, embed, index, gates, train, evaluate, report.
-# `snakemake` makes everything; targets: all, train, heldout_report, bundled_world,
+# `snakemake` makes everything; targets: all, preflight, train, heldout_report, bundled_world,
 # bundled_checkpoint. Settings: config/config.yaml, described in config/config.schema.yaml.
 
 
@@ -7,6 +7,7 @@ configfile: "config/config.yaml"
 
 
 include: "rules/common.smk"
+include: "rules/preflight.smk"
 include: "rules/assets.smk"
 include: "rules/retrieval.smk"
 include: "rules/gates.smk"

@@ -1,5 +1,6 @@
 """Rule grpo: gates passed, checkpoint and index -> final weights and metrics."""
 
+import importlib
 from pathlib import Path
 
 from glimmer.logs import setup
@@ -12,6 +13,11 @@ from glimmer.training import train
 
 sections = snakemake.params.settings
 with sole_writer(Path(snakemake.output.metrics).parent / ".training.lock"):
+    if snakemake.config["training"]["engine"] == "titan":
+        # By name, so that a change of these checks, which change no result, makes nothing stale.
+        check = importlib.import_module("glimmer.preflight.check")
+        verdict = Path(snakemake.output.metrics).with_name("preflight.json")
+        check.require(snakemake.config, out=verdict, ask_hub=False)
     train(
         checkpoint=verified_folder(snakemake.input.checkpoint[0]),
         train_questions=Path(snakemake.input.train_questions),

