@@ -116,3 +116,37 @@ rule gate_model:
         "Gate: torchtitan's model against transformers'"
     script:
         "../workflow_scripts/gate_model.py"
+
+
+if TITAN:
+
+    rule gate_bitwise:
+        input:
+            checkpoint=rules.checkpoint.output,
+            corpus=rules.corpus.output.corpus,
+            questions=rules.questions.output.train,
+        output:
+            verdict=f"{R}/gates/bitwise_parity.json",
+        log:
+            f"{R}/logs/gate_bitwise.log",
+        benchmark:
+            f"{R}/benchmarks/gate_bitwise.tsv"
+        conda:
+            "../envs/workflow.yaml"
+        threads: THREADS
+        resources:
+            mem_mb=32000,
+            runtime=60,
+            gpu=1,
+        params:
+            settings=settings("parity", "search", "renderer", "titan"),
+            work=f"{R}/gates/bitwise",
+            code=code(
+                "gate_bitwise.py",
+                "glimmer.parity.bitwise",
+                "glimmer.parity.bitwise_gpu",
+            ),
+        message:
+            "Gate: trainer against vLLM, bit for bit"
+        script:
+            "../workflow_scripts/gate_bitwise.py"

@@ -14,6 +14,7 @@ What is fixed, and why:
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -61,21 +62,19 @@ CHECKPOINT_FOLDER = "checkpoint"
 _RECOMPUTE = {"full": FullAC.Config, "selective": SelectiveAC.Config}
 
 
-def model_spec(checkpoint: Path, *, attention: str, context: int) -> Any:
-    """torchtitan's `ModelSpec` for a checkpoint folder's `config.json`.
+def model_spec(text: Mapping[str, Any], *, attention: str, context: int) -> Any:
+    """torchtitan's `ModelSpec` for a `text_config`.
 
     Args:
         attention: `varlen` or `flex`.
         context: longest sequence of prompt and completion, in tokens.
 
     Raises:
-        DataError: an architecture or value that torchtitan 0.3.0 does not build.
         ConfigError: `context` is more than the model was made for.
     """
-    text = read_text_config(checkpoint)
     if context > text["max_position_embeddings"]:
         raise ConfigError(
-            f"titan.context: {context}, but {checkpoint / 'config.json'} allows at most "
+            f"titan.context: {context}, but the checkpoint's config.json allows at most "
             f"{text['max_position_embeddings']} positions. Lower it."
         )
     config = architecture(text, attention=attention, max_seq_len=context)
@@ -88,6 +87,9 @@ def controller_config(job: Job, *, config_class: type) -> Any:
 
     Args:
         config_class: `Controller.Config` or that of a subclass.
+
+    Raises:
+        DataError: the checkpoint's architecture is not one that torchtitan 0.3.0 builds.
     """
     training, search, titan = job.training, job.search, job.titan
     debug = DebugConfig(
@@ -101,7 +103,9 @@ def controller_config(job: Job, *, config_class: type) -> Any:
     offpolicy = titan["offpolicy_steps"]
     return config_class(
         model_spec=model_spec(
-            Path(job.checkpoint), attention=titan["attention"], context=titan["context"]
+            read_text_config(Path(job.checkpoint)),
+            attention=titan["attention"],
+            context=titan["context"],
         ),
         hf_assets_path=checkpoint,
         dump_folder=job.work,

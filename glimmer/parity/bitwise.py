@@ -1,0 +1,190 @@
+"""The bitwise gate of the GPU engine: trainer and vLLM generator give the same log-probabilities.
+
+For the checkpoint, and for a wider model with random weights of the same architecture, each in a
+process of its own:
+1. trainer, packed rows against each sequence alone: the trainer does not depend on the batch;
+2. trainer against the generator's decode: what was noted while sampling is what learns;
+3. decode against prefill: the generator reading the finished sequence in one piece;
+4. decode together against alone: tokens and log-probabilities do not depend on the batch.
+In batch-invariant mode the largest difference must be exactly 0.
+
+What shows that the comparisons can see: one weight of the trainer changed by one unit in the last
+place of bfloat16, on both models, and the wider model without batch-invariant mode. A model of a
+few million parameters can agree without that mode by luck; at 0.8 billion it does not. At least two
+of the three must show a difference. And the entropy stays well under ln(vocabulary): a fresh model
+of this architecture has all logits 0 and would pass anything.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from glimmer.errors import GlimmerError
+from glimmer.files import read_json, write_json
+from glimmer.parity.conversations import gate_prompts
+from glimmer.renderer import load_renderer
+from glimmer.search_r1.prompt import SEARCH_TOOL
+from glimmer.training.job import Job
+from glimmer.training.titan.launch import interpreter, run_process
+from glimmer.verdict import settle
+
+COMPARISONS = (
+    "trainer_packed_vs_alone",
+    "trainer_vs_decode",
+    "decode_vs_prefill",
+    "decode_together_vs_alone",
+)
+CONTROLS_NEEDED = 2
+# Hidden size, layers, heads: 0.8 billion parameters beside embedding and head.
+WIDE = {
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "num_hidden_layers": 16,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 2,
+    "head_dim": 128,
+}
+
+
+def check_bitwise(
+    *,
+    checkpoint: Path,
+    questions: Path,
+    corpus: Path,
+    out: Path,
+    settings: Mapping[str, Any],
+    training: Mapping[str, Any],
+    search: Mapping[str, Any],
+    renderer: Mapping[str, Any],
+    titan: Mapping[str, Any],
+    work: Path,
+    log: Path,
+) -> dict[str, Any]:
+    """Measure on the GPU, write the verdict to `out`, and return it.
+
+    Args:
+        settings: config section `parity`.
+        training, search, renderer, titan: config sections.
+        work: folder for what the processes exchange.
+        log: their output.
+
+    Raises:
+        GateFailed: a figure is outside its threshold; the verdict has been written.
+        GlimmerError: a process of the gate failed.
+    """
+    native = load_renderer(checkpoint, renderer, tools=[SEARCH_TOOL])
+    prompts = gate_prompts(native, questions, corpus, count=settings["prompts"])
+    work.mkdir(parents=True, exist_ok=True)
+    job = Job(
+        checkpoint=str(checkpoint.resolve()),
+        work=str(work.resolve()),
+        tensorboard=str(work.resolve()),
+        train_questions=str(questions),
+        heldout_questions=str(questions),
+        search_url="http://127.0.0.1/retrieve",  # never asked: the gate searches nothing
+        training=dict(training),
+        search=dict(search),
+        renderer=dict(renderer),
+        titan=dict(titan),
+    )
+    runs = {"checkpoint": titan["batch_invariant"], "wide": titan["batch_invariant"]}
+    found = {
+        name: _measure(job, name, prompts, batch_invariant=mode, log=log)
+        for name, mode in runs.items()
+    }
+    loose = _measure(job, "wide", prompts, batch_invariant=False, log=log)
+    verdict = judge(found, loose, settings=settings, batch_invariant=titan["batch_invariant"])
+    settle(
+        verdict,
+        out,
+        meaning="Training would learn from other probabilities than it sampled with.",
+    )
+    return verdict
+
+
+def _measure(
+    job: Job, model: str, prompts: list[list[int]], *, batch_invariant: bool, log: Path
+) -> dict[str, Any]:
+    """Run one process of the gate and return what it measured."""
+    name = f"{model}-{'invariant' if batch_invariant else 'plain'}"
+    request, result = (Path(job.work) / f"{name}.{kind}.json" for kind in ("request", "result"))
+    result.unlink(missing_ok=True)
+    titan = job.titan | {"batch_invariant": batch_invariant}
+    write_json(
+        request,
+        {
+            "job": dataclasses.asdict(dataclasses.replace(job, titan=titan)),
+            "wide": WIDE if model == "wide" else None,
+            "prompts": prompts,
+            "result": str(result),
+        },
+    )
+    status = run_process(
+        [interpreter(job.titan), "-m", "glimmer.parity.bitwise_gpu", str(request)],
+        log=log,
+        alive=result,
+        setup_timeout_s=job.titan["setup_timeout_s"],
+        step_timeout_s=job.titan["step_timeout_s"],
+    )
+    if not result.exists():
+        tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:])
+        raise GlimmerError(
+            f"the bitwise gate's process for {name} ended with status {status} and left no figures."
+            f" Its log, {log}, ends:\n{tail}"
+        )
+    return read_json(result)
+
+
+def judge(
+    found: Mapping[str, Mapping[str, Any]],
+    loose: Mapping[str, Any],
+    *,
+    settings: Mapping[str, Any],
+    batch_invariant: bool,
+) -> dict[str, Any]:
+    """The verdict on what the processes measured.
+
+    Args:
+        found: by model (`checkpoint`, `wide`).
+        loose: the wider model without batch-invariant mode.
+        settings: config section `parity`.
+    """
+    limit = 0.0 if batch_invariant else settings["max_logprob_diff"]
+    controls = {
+        "one_weight_checkpoint": found["checkpoint"]["one_weight_changed"],
+        "one_weight_wide": found["wide"]["one_weight_changed"],
+        "without_batch_invariance": max(loose["max_delta"][key] for key in COMPARISONS),
+    }
+    seen = sum(delta > limit for delta in controls.values())
+    deltas = {model: dict(run["max_delta"]) for model, run in found.items()}
+    tokens = sum(run["tokens_differing"] for run in found.values())
+    entropy = {model: run["entropy"] for model, run in found.items()}
+    allowed = {m: settings["max_entropy_fraction"] * r["max_entropy"] for m, r in found.items()}
+    passed = (
+        all(delta <= limit for run in deltas.values() for delta in run.values())
+        and tokens == 0
+        and all(entropy[model] <= allowed[model] for model in found)
+        and seen >= CONTROLS_NEEDED
+    )
+    return {
+        "gate": "bitwise_parity",
+        "passed": passed,
+        "measured": {
+            "max_delta": deltas,
+            "tokens_differing": tokens,
+            "entropy": entropy,
+            "controls": controls,
+            "controls_that_differ": seen,
+        },
+        "threshold": {
+            "max_delta": limit,
+            "tokens_differing": 0,
+            "max_entropy": allowed,
+            "controls_that_differ": CONTROLS_NEEDED,
+        },
+        "measured_on": {model: run["measured_on"] for model, run in found.items()},
+        "details": [],
+    }
