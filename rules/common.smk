@@ -60,6 +60,8 @@ TITAN = config["training"]["engine"] == "titan"
 ENGINE_SECTIONS = ["titan"] if TITAN else []
 # Runs in a process of its own, which no import of the rule's script leads to.
 ENGINE_MODULES = ["glimmer.training.titan.__main__"] if TITAN else []
+# The gate's second module runs on the GPU, in a process of its own too.
+BITWISE_MODULES = ["glimmer.parity.bitwise", "glimmer.parity.bitwise_gpu"]
 GATES = ["recall", "renderer_parity", "logprob_parity", "model_parity"]
 # A bundled embedding model is a package, whose version counts.
 MODEL_PACKAGE = [m.removeprefix("bundled:") for m in [config["embedding"]["model"]]]

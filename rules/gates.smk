@@ -122,8 +122,8 @@ if TITAN:
 
     rule gate_bitwise:
         input:
+            **CORPUS_INPUT,
             checkpoint=rules.checkpoint.output,
-            corpus=rules.corpus.output.corpus,
             questions=rules.questions.output.train,
         output:
             verdict=f"{R}/gates/bitwise_parity.json",
@@ -131,21 +131,19 @@ if TITAN:
             f"{R}/logs/gate_bitwise.log",
         benchmark:
             f"{R}/benchmarks/gate_bitwise.tsv"
+        retries: 0
         conda:
             "../envs/workflow.yaml"
         threads: THREADS
         resources:
-            mem_mb=32000,
-            runtime=60,
-            gpu=1,
+            **place(gpu=1),
+            mem_mb=more(32000),
+            runtime=more(60),
         params:
             settings=settings("parity", "search", "renderer", "titan"),
             work=f"{R}/gates/bitwise",
-            code=code(
-                "gate_bitwise.py",
-                "glimmer.parity.bitwise",
-                "glimmer.parity.bitwise_gpu",
-            ),
+            code=code("gate_bitwise.py", *BITWISE_MODULES),
+            packages=packages("gate_bitwise.py", *BITWISE_MODULES),
         message:
             "Gate: trainer against vLLM, bit for bit"
         script:

@@ -6,11 +6,12 @@ from glimmer.logs import setup
 
 setup(snakemake.log[0])
 
+from glimmer.assets import verified_folder
 from glimmer.parity.bitwise import check_bitwise
 
 sections = snakemake.params.settings
 check_bitwise(
-    checkpoint=Path(snakemake.input.checkpoint[0]),
+    checkpoint=verified_folder(snakemake.input.checkpoint[0]),
     questions=Path(snakemake.input.questions),
     corpus=Path(snakemake.input.corpus),
     out=Path(snakemake.output.verdict),

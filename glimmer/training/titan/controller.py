@@ -8,7 +8,7 @@ import asyncio
 import hashlib
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,24 @@ def request_seed(seed: int, request_id: str) -> int:
     """A 31-bit seed for one request, of the run's seed and the request's name."""
     digest = hashlib.sha256(f"{seed}/{request_id}".encode()).digest()
     return int.from_bytes(digest[:4], "big") & 0x7FFFFFFF
+
+
+def check_agreement(row: Mapping[str, float], *, batch_invariant: bool) -> None:
+    """Stop a run whose trainer and generator should agree bit for bit and do not.
+
+    Raises:
+        GlimmerError: batch-invariant mode is on and the largest difference of a log-probability is
+            not exactly 0.
+    """
+    if batch_invariant and row["logprob_diff_max"] != 0.0:
+        raise GlimmerError(
+            f"step {int(row['step'])}: trainer and generator differ by "
+            f"{row['logprob_diff_max']:.3g} "
+            "in a log-probability, expected exactly 0 with titan.batch_invariant. Weights, kernels "
+            "or parallel degrees of the two sides are not the same; the bitwise gate says where. "
+            "Set titan.batch_invariant: false only if you accept learning from other probabilities "
+            "than were sampled."
+        )
 
 
 @dataclass
@@ -185,6 +203,7 @@ class SearchController(titan.Controller):
             rollouts=sum(len(g.rollouts) for g in groups),
             max_failed_fraction=search["max_failed_fraction"],
         )
+        check_agreement(row, batch_invariant=self.job.titan["batch_invariant"])
         row = {k: v for k, v in row.items() if math.isfinite(v)}
         self.rows.add(row)
         if self.progress is None:
