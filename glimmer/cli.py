@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from glimmer.errors import GlimmerError
+from glimmer.errors import DataError, GlimmerError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -51,6 +51,13 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument("--filter", help="filter of an lm-evaluation-harness log")
     compare.add_argument("--resamples", type=_positive, default=10_000, help="of the bootstrap")
     compare.add_argument("--seed", type=_whole, default=0, help="of the bootstrap")
+    compare.add_argument(
+        "--repeats",
+        type=Path,
+        nargs=2,
+        metavar=("A.repeats.jsonl", "B.repeats.jsonl"),
+        help="further passes of both evaluations, which give the noise floor",
+    )
     compare.add_argument("--out", type=Path, help="write everything as JSON here")
     compare.set_defaults(run=_compare)
     why = commands.add_parser(
@@ -89,7 +96,8 @@ def _why(options: argparse.Namespace) -> int:
 def _compare(options: argparse.Namespace) -> int:
     from glimmer.files import disk_errors, write_json
     from glimmer.heldout.imports import check_questions, differing_hashes, read_any
-    from glimmer.heldout.paired import verdict
+    from glimmer.heldout.paired import add_noise, verdict
+    from glimmer.heldout.report_words import noise_sentence
 
     old, new = (
         read_any(path, metric=options.metric, filter=options.filter)
@@ -97,6 +105,11 @@ def _compare(options: argparse.Namespace) -> int:
     )
     check_questions(old, new, options.before, options.after)
     found = verdict(old, new, seed=options.seed, resamples=options.resamples)
+    if options.repeats is not None:
+        for path in options.repeats:
+            if not path.is_file():
+                raise DataError(f"{path}: found no such file, expected JSONL. Correct --repeats.")
+        add_noise(found["measured"], old, new, options.repeats)
     differing = differing_hashes(old, new)
     found["measured_on"] |= {
         "before": str(options.before),
@@ -107,6 +120,7 @@ def _compare(options: argparse.Namespace) -> int:
         with disk_errors(options.out, "writing"):
             write_json(options.out, found)
     print("\n".join(_table(found["measured"])))
+    print(noise_sentence(found["measured"]))
     for name, count in differing.items():
         print(f"note: {name} differ for {count} of {len(old)} questions")
     return 0

@@ -14,6 +14,7 @@ except ImportError as error:
 from glimmer.assets import source_state
 from glimmer.config import section, validate
 from glimmer.errors import GlimmerError
+from glimmer.files import sha256_file
 from glimmer.operational import decisive
 from glimmer.provenance import (
     fingerprint,
@@ -85,6 +86,11 @@ def settings(*names, drop=()):
         }
         for name in names
     }
+
+
+def file_state(path):
+    """What a file named in the config holds, as a small value; None if there is none."""
+    return sha256_file(path) if path and Path(path).is_file() else None
 
 
 def code(script, *modules):

@@ -1,15 +1,73 @@
 # Stage 9: the same held-out questions before and after, then the paired comparison.
 
 
+rule heldout_questions:
+    input:
+        questions=rules.questions.output.heldout,
+    output:
+        chosen=f"{R}/heldout/questions.jsonl",
+    log:
+        f"{R}/logs/heldout_questions.log",
+    benchmark:
+        f"{R}/benchmarks/heldout_questions.tsv"
+    conda:
+        "../envs/workflow.yaml"
+    resources:
+        **place(),
+        mem_mb=more(1000),
+        runtime=more(30),
+    params:
+        settings={
+            name: config["evaluation"][name]
+            for name in ("questions", "seed", "ids", "datasets")
+        },
+        ids=file_state(config["evaluation"]["ids"]),
+        code=code("heldout_questions.py", "glimmer.heldout.questions"),
+        packages=packages("heldout_questions.py", "glimmer.heldout.questions"),
+    message:
+        "Choosing the held-out questions"
+    script:
+        "../workflow_scripts/heldout_questions.py"
+
+
+rule leakage:
+    input:
+        train=rules.questions.output.train,
+        heldout=rules.heldout_questions.output.chosen,
+    output:
+        leakage=f"{R}/heldout/leakage.json",
+    log:
+        f"{R}/logs/leakage.log",
+    benchmark:
+        f"{R}/benchmarks/leakage.tsv"
+    conda:
+        "../envs/workflow.yaml"
+    threads: 1
+    resources:
+        **place(GPUS["embed"]),
+        mem_mb=more(4000),
+        runtime=more(120),
+    params:
+        settings=settings("leakage"),
+        embedding=settings("embedding", drop=("shards",)),
+        code=code("leakage.py", "glimmer.heldout.leakage"),
+        packages=packages("leakage.py", "glimmer.heldout.leakage", also=MODEL_PACKAGE),
+    message:
+        "Looking for held-out questions in the training set"
+    script:
+        "../workflow_scripts/leakage.py"
+
+
 rule evaluate:
     input:
         **CORPUS_INPUT,
         checkpoint=lambda wildcards: CHECKPOINTS[wildcards.when],
         index=rules.index.output,
-        questions=rules.questions.output.heldout,
+        questions=rules.heldout_questions.output.chosen,
         gates=expand(f"{R}/gates/{{gate}}.json", gate=GATES),
     output:
         records=f"{R}/heldout/{{when}}.jsonl",
+        repeats=f"{R}/heldout/{{when}}.repeats.jsonl",
     log:
         f"{R}/logs/evaluate-{{when}}.log",
     benchmark:
@@ -38,6 +96,11 @@ rule compare:
     input:
         before=f"{R}/heldout/before.jsonl",
         after=f"{R}/heldout/after.jsonl",
+        repeats=[
+            f"{R}/heldout/before.repeats.jsonl",
+            f"{R}/heldout/after.repeats.jsonl",
+        ],
+        leakage=rules.leakage.output.leakage,
     output:
         paired=f"{R}/heldout/paired.json",
     log:

@@ -1,7 +1,6 @@
-# Stage 10: one self-contained page, and provenance.json.
+# Stage 10: one self-contained page, its content for machines, and provenance.json.
 
 from glimmer.config import read_yaml
-from glimmer.files import sha256_file
 
 
 rule report:
@@ -20,6 +19,16 @@ rule report:
         report=report(
             f"{R}/report.html",
             caption="../docs/captions/report.rst",
+            category="Result",
+        ),
+        markdown=report(
+            f"{R}/report.md",
+            caption="../docs/captions/report_markdown.rst",
+            category="Result",
+        ),
+        json=report(
+            f"{R}/report.json",
+            caption="../docs/captions/report_json.rst",
             category="Result",
         ),
         provenance=f"{R}/provenance.json",
@@ -48,3 +57,49 @@ rule report:
 rule heldout_report:
     input:
         rules.report.output,
+
+
+def compared_runs():
+    """report.json of the runs to compare -> its sha256. Not an input: no run is made for this."""
+    names = config["compare_runs"]["runs"]
+    folder = Path(config["results"])
+    if names is None:
+        paths = sorted(folder.glob("*/report.json"))
+    else:
+        paths = [folder / name / "report.json" for name in names]
+    return {str(path): file_state(path) for path in paths}
+
+
+rule compare_runs:
+    output:
+        report=report(
+            f"{config['results']}/compare_runs.html",
+            caption="../docs/captions/compare_runs.rst",
+            category="Result",
+        ),
+        markdown=f"{config['results']}/compare_runs.md",
+        json=f"{config['results']}/compare_runs.json",
+    log:
+        f"{config['results']}/logs/compare_runs.log",
+    benchmark:
+        f"{config['results']}/benchmarks/compare_runs.tsv"
+    conda:
+        "../envs/workflow.yaml"
+    resources:
+        **place(),
+        mem_mb=more(1000),
+        runtime=more(30),
+    params:
+        runs=lambda wildcards: compared_runs(),
+        resamples=config["report"]["resamples"],
+        seed=config["report"]["seed"],
+        code=code(
+            "compare_runs.py", "glimmer.heldout.pooled", "glimmer.heldout.runs_page"
+        ),
+        packages=packages(
+            "compare_runs.py", "glimmer.heldout.pooled", "glimmer.heldout.runs_page"
+        ),
+    message:
+        "Comparing runs"
+    script:
+        "../workflow_scripts/compare_runs.py"

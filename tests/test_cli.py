@@ -53,6 +53,26 @@ def test_as_a_program(pair):
     assert gone.stderr.startswith("glimmer: none.jsonl: found no such file")
 
 
+def test_the_noise_floor_of_repeated_passes(tmp_path, capsys):
+    names = [f"q{i}" for i in range(10)]
+    paths, repeats = [], []
+    for when, right in (("a", 3), ("b", 7)):
+        rows = [record(q, "correct" if i < right else "wrong") for i, q in enumerate(names)]
+        again = [
+            {k: row[k] for k in ("id", "outcome", "scores")} | {"pass": 1, "same_tokens": True}
+            for row in rows
+        ]
+        again[0]["scores"] = again[0]["scores"] | {"exact_match": 0}
+        paths.append(write(tmp_path / f"{when}.jsonl", rows))
+        repeats.append(write(tmp_path / f"{when}.repeats.jsonl", again))
+    assert main(["compare", *paths]) == 0
+    assert "Noise floor: not measured" in capsys.readouterr().out
+    assert main(["compare", *paths, "--repeats", *repeats]) == 0
+    assert "Noise floor: ±19.6 points, 2.0 of 10 questions" in capsys.readouterr().out
+    assert main(["compare", *paths, "--repeats", repeats[0], "none"]) == 1
+    assert "none: found no such file" in capsys.readouterr().err
+
+
 def test_a_reader_that_stops_reading(pair, tmp_path):
     out = tmp_path / "out.json"
     command = f"{sys.executable} -u -m glimmer.cli compare {' '.join(pair)} --out {out}"

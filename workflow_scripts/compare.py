@@ -1,4 +1,4 @@
-"""Rule compare: records before and after -> paired.json."""
+"""Rule compare: records, repeated passes and leakage -> paired.json."""
 
 from pathlib import Path
 
@@ -14,5 +14,7 @@ paired = compare(
     Path(snakemake.input.after),
     seed=snakemake.params.seed,
     resamples=snakemake.params.resamples,
+    repeats=tuple(map(Path, snakemake.input.repeats)),
+    leakage=Path(snakemake.input.leakage),
 )
 write_json(snakemake.output.paired, paired)

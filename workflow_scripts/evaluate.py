@@ -1,4 +1,4 @@
-"""Rule evaluate: checkpoint and held-out questions -> one record a question."""
+"""Rule evaluate: checkpoint and chosen questions -> one record a question, and repeated passes."""
 
 from pathlib import Path
 
@@ -18,6 +18,7 @@ with sole_writer(Path(snakemake.output.records).with_name(f".{snakemake.wildcard
         index=Path(snakemake.input.index[0]).parent,
         corpus=Path(snakemake.input.corpus),
         out=Path(snakemake.output.records),
+        repeats=Path(snakemake.output.repeats),
         settings=sections["evaluation"],
         # The whole sections: what the params leave out changes no result and makes nothing stale.
         search=snakemake.config["search"],

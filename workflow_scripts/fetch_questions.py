@@ -16,4 +16,5 @@ fetch_questions(
     heldout=chosen["heldout"],
     revision=chosen["revision"],
     sha256=chosen["sha256"],
+    overlap=chosen["overlap"],
 )

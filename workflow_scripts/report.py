@@ -1,4 +1,4 @@
-"""Rule report: everything measured -> report.html and provenance.json."""
+"""Rule report: everything measured -> report.html, report.md, report.json and provenance.json."""
 
 from pathlib import Path
 
@@ -8,6 +8,7 @@ setup(snakemake.log[0])
 
 from glimmer.files import read_json, write_json
 from glimmer.heldout import write_report
+from glimmer.heldout.report_transcripts import token_pieces
 from glimmer.provenance import collect
 
 config = snakemake.params.settings
@@ -39,4 +40,7 @@ write_report(
     config=config,
     defaults=snakemake.params.defaults,
     benchmarks=Path(snakemake.params.benchmarks),
+    json_out=Path(snakemake.output.json),
+    markdown_out=Path(snakemake.output.markdown),
+    piece=token_pieces(Path(snakemake.input.checkpoint[0]).parent),
 )

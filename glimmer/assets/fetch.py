@@ -20,6 +20,7 @@ from typing import Any
 from glimmer.assets.checkpoint import check_checkpoint, select_files
 from glimmer.assets.corpus import validate_corpus
 from glimmer.assets.hub import HubFile, download, list_hub
+from glimmer.assets.layouts import to_own_layout
 from glimmer.assets.manifest import (
     MANIFEST,
     check_name,
@@ -34,6 +35,8 @@ from glimmer.files import atomic_path, disk_errors, read_json, write_json
 from glimmer.logs import get_logger
 
 logger = get_logger(__name__)
+
+_PACKED = (".gz", ".parquet")
 
 
 def fetch_checkpoint(
@@ -137,16 +140,19 @@ def fetch_questions(
     heldout: str = "heldout.jsonl",
     revision: str | None = None,
     sha256: Mapping[str, str] | None = None,
+    overlap: str = "refuse",
 ) -> dict[str, Any]:
     """Fetch both question files and check them; train.jsonl and heldout.jsonl in `out`.
 
     Args:
         source: bundled:<name>, hub:<owner>/<repo> (a data set) or a local folder.
         out: folder for the two files and manifest.json.
-        train: name of the training questions at the source; .gz is unpacked.
-        heldout: name of the held-out questions at the source; .gz is unpacked.
+        train: name of the training questions at the source; .gz is unpacked, and .parquet or
+            another layout than `read_questions`' own is rewritten (`glimmer.assets.layouts`).
+        heldout: name of the held-out questions at the source; likewise.
         revision: full 40-hex commit; needed for a hub source, else None.
         sha256: name at the source -> digest that the file must have, before unpacking.
+        overlap: "refuse" a held-out question that is in training too, or "keep" it.
 
     Returns:
         The manifest.
@@ -164,9 +170,17 @@ def fetch_questions(
 
     def check(stage: Path) -> None:
         labels = (f"{_label(parsed)}/{train}", f"{_label(parsed)}/{heldout}")
-        stats = validate_questions(stage / "train.jsonl", stage / "heldout.jsonl", labels=labels)
+        for name, label in zip(("train.jsonl", "heldout.jsonl"), labels, strict=True):
+            to_own_layout(stage / name, label)
+        stats = validate_questions(
+            stage / "train.jsonl", stage / "heldout.jsonl", labels=labels, overlap=overlap
+        )
         logger.info(
-            "questions %s: %d to train, %d held out", parsed.text, stats.train, stats.heldout
+            "questions %s: %d to train, %d held out, %d of these in training too",
+            parsed.text,
+            stats.train,
+            stats.heldout,
+            stats.overlap,
         )
 
     return _fetch(
@@ -202,8 +216,9 @@ def _fetch(
         before = _forget(out)
         out.mkdir(parents=True, exist_ok=True)
         stage.mkdir(parents=True, exist_ok=True)
-    # name in the stage folder -> name at the source; a packed file keeps its own name there.
-    staged = {(f"{n}.gz" if s.endswith(".gz") else n): s for n, s in names.items()}
+    # name in the stage folder -> name at the source; what will be rewritten keeps a name of its own
+    # there, so that it need not be fetched again.
+    staged = {n + next((e for e in _PACKED if s.endswith(e)), ""): s for n, s in names.items()}
     try:
         if source.kind == "hub":
             listing = list_hub(source, repo_type) if listing is None else listing
@@ -213,7 +228,11 @@ def _fetch(
             _copy(_folder(source), staged, stage, pins=pins, setting=setting)
         for name in set(staged) - set(names):
             label = f"{_label(source)}/{staged[name]}"
-            _unpack(stage / name, stage / name.removesuffix(".gz"), label)
+            packed = stage / name
+            if packed.suffix == ".gz":
+                _unpack(packed, packed.with_suffix(""), label)
+            else:
+                shutil.copyfile(packed, packed.with_suffix(""))
         check(stage)
         with disk_errors(out, "writing the files"):
             for name in names:

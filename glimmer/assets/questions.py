@@ -1,14 +1,16 @@
 """Questions: JSONL, one question a line, for training and held out.
 
-    {"id": "train-0", "question": "Who ...?", "golden_answers": ["..."], "type": "film.director"}
+    {"id": "train-0", "question": "Who ...?", "golden_answers": ["..."], "type": "film.director",
+     "dataset": "hotpotqa", "hops": 2}
 
-`type` may be absent; other keys are passed over. A held-out question must not occur in training.
+`type`, `dataset` and `hops` may be absent; other keys are passed over. A held-out question must not
+occur in training, unless it is asked to be kept and counted (`questions.overlap`).
 """
 
 from __future__ import annotations
 
 import unicodedata
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +29,21 @@ class Question:
         id: as in the file.
         question: its text.
         golden_answers: at least one; any of them counts as right.
-        type: relation asked for, for the report's breakdown.
+        type: relation or kind asked for, for the report's breakdown.
+        dataset: which of several sets in one file it belongs to.
+        hops: passages that must be brought together to answer it.
     """
 
     id: str
     question: str
     golden_answers: list[str]
     type: str | None = None
+    dataset: str | None = None
+    hops: int | None = None
+
+    def row(self) -> dict[str, Any]:
+        """As a line of a question file; what is unknown is left out."""
+        return {key: value for key, value in asdict(self).items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +54,13 @@ class QuestionStats:
         train: number of training questions.
         heldout: number of held-out questions.
         types: held-out questions of each type.
+        overlap: held-out questions that are also in the training set.
     """
 
     train: int
     heldout: int
     types: dict[str, int]
+    overlap: int = 0
 
 
 def normalize_question(text: str) -> str:
@@ -81,14 +93,29 @@ def read_questions(path: Path | str, *, label: str | None = None) -> list[Questi
                 f"expected each id once. Rename or remove one of the two questions."
             )
         line_of[identity] = number
-        kind = value.get("type")
-        if kind is not None and not isinstance(kind, str):
+        for key in ("type", "dataset"):
+            if value.get(key) is not None and not isinstance(value[key], str):
+                raise DataError(
+                    f"{where}: found {key!r}: {shortened(value[key])}, expected a text or null. "
+                    f"The layout is {LAYOUT}"
+                )
+        hops = value.get("hops")
+        if hops is not None and (not isinstance(hops, int) or isinstance(hops, bool) or hops < 1):
             raise DataError(
-                f"{where}: found 'type': {shortened(kind)}, expected a text or null. "
-                f"The layout is {LAYOUT}"
+                f"{where}: found 'hops': {shortened(hops)}, expected a whole number from 1 or "
+                f"null. The layout is {LAYOUT}"
             )
         text = text_field(value, "question", where, LAYOUT)
-        questions.append(Question(identity, text, _answers(value, where), kind))
+        questions.append(
+            Question(
+                identity,
+                text,
+                _answers(value, where),
+                value.get("type"),
+                value.get("dataset"),
+                hops,
+            )
+        )
     return questions
 
 
@@ -97,6 +124,7 @@ def validate_questions(
     heldout: Path | str,
     *,
     labels: tuple[str, str] | None = None,
+    overlap: str = "refuse",
 ) -> QuestionStats:
     """Read both files and make sure that no held-out question occurs in training.
 
@@ -104,6 +132,7 @@ def validate_questions(
         train: JSONL file of the training questions.
         heldout: JSONL file of the held-out questions.
         labels: how messages name the two files; their paths if None.
+        overlap: "refuse", or "keep" to count such questions only.
 
     Raises:
         DataError: as `read_questions`; or a held-out question is also in the training set, word
@@ -128,14 +157,18 @@ def validate_questions(
         # A question of symbols alone has no words to compare.
         if key and key in normalized:
             leaked.append((question.id, normalized[key], "but for case and punctuation"))
-    if leaked:
+    if leaked and overlap == "refuse":
         shown = ", ".join(f"{h!r} is {t!r} ({how})" for h, t, how in leaked[:10])
         more = f" and {len(leaked) - 10} more" if len(leaked) > 10 else ""
         raise DataError(
             f"{heldout_label}: found {len(leaked)} held-out questions that are also in "
-            f"{train_label}: {shown}{more}; expected none. Remove them from one of the two files."
+            f"{train_label}: {shown}{more}; expected none. Remove them from one of the two "
+            "files; or set questions.overlap to keep, which counts them and reports the result "
+            "without them too."
         )
-    return QuestionStats(len(train_questions), len(heldout_questions), dict(sorted(types.items())))
+    return QuestionStats(
+        len(train_questions), len(heldout_questions), dict(sorted(types.items())), len(leaked)
+    )
 
 
 def _answers(value: dict[str, Any], where: str) -> list[str]:

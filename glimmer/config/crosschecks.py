@@ -15,6 +15,7 @@ def cross_checks(config: Mapping[str, Any]) -> Iterator[str]:
     yield from _retrieval(config)
     yield from _rollouts(config)
     yield from _titan(config)
+    yield from _evaluation(config)
 
 
 def _sources(config: Mapping[str, Any]) -> Iterator[str]:
@@ -107,4 +108,13 @@ def _titan(config: Mapping[str, Any]) -> Iterator[str]:
         yield (
             "training.control: found 'shuffled_rewards', which only the engine local knows, "
             "expected 'none' or 'zero_advantages' with the engine titan."
+        )
+
+
+def _evaluation(config: Mapping[str, Any]) -> Iterator[str]:
+    evaluation = config["evaluation"]
+    if evaluation["samples"] > 1 and not evaluation["temperature"]:
+        yield (
+            f"evaluation.samples: found {evaluation['samples']} with evaluation.temperature 0, at "
+            f"which all samples of a question are the same; expected 1, or a temperature above 0."
         )

@@ -8,18 +8,21 @@ formulas are in `glimmer.heldout.statistics`. Every question counts, whatever be
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from glimmer.errors import IntegrityError
+from glimmer.files import read_json, sha256_json
+from glimmer.heldout.groups import by_outcome, grouped, transitions
+from glimmer.heldout.noise import noise_floor, pass_noise, read_repeats
 from glimmer.heldout.passages import retrieval
 from glimmer.heldout.records import read_records
+from glimmer.heldout.samples import pass_rates
 from glimmer.heldout.statistics import (
     ALPHA,
-    holm,
     mcnemar_midp,
     mcnemar_p,
     paired_difference,
@@ -31,8 +34,22 @@ from glimmer.logs import get_logger
 logger = get_logger(__name__)
 
 
-def compare(before: Path, after: Path, *, seed: int, resamples: int) -> dict[str, Any]:
+def compare(
+    before: Path,
+    after: Path,
+    *,
+    seed: int,
+    resamples: int,
+    repeats: tuple[Path, Path] | None = None,
+    leakage: Path | None = None,
+) -> dict[str, Any]:
     """The verdict `paired.json` of two record files.
+
+    Args:
+        before, after: record files.
+        seed, resamples: of the bootstrap.
+        repeats: files of further passes, before and after; they give the noise floor.
+        leakage: `leakage.json`; it gives the result without the questions it names.
 
     Returns:
         {"gate": "paired", "passed", "measured", "threshold", "measured_on", "details"}. `passed`
@@ -46,7 +63,15 @@ def compare(before: Path, after: Path, *, seed: int, resamples: int) -> dict[str
     """
     old, new = read_records(before), read_records(after)
     _check_same(old, new, before, after)
-    return verdict(old, new, seed=seed, resamples=resamples)
+    found = verdict(old, new, seed=seed, resamples=resamples)
+    measured = found["measured"]
+    if repeats is not None:
+        add_noise(measured, old, new, repeats)
+    if leakage is not None:
+        measured["leakage"] = without_leaks(
+            old, new, read_json(leakage), seed=seed, resamples=resamples
+        )
+    return found
 
 
 def verdict(old: dict, new: dict, *, seed: int, resamples: int) -> dict[str, Any]:
@@ -80,11 +105,16 @@ def verdict(old: dict, new: dict, *, seed: int, resamples: int) -> dict[str, Any
     if all("f1" in row["scores"] for row in rows):
         f1 = [_scores(side, ids, "f1") for side in (old, new)]
         measured["f1_difference"] = paired_difference(*f1, seed=seed, resamples=resamples)
+    if samples := pass_rates(old, new, ids, seed=seed, resamples=resamples):
+        measured["samples"] = samples
     if all("outcome" in row for row in rows):
-        measured["outcomes"] = _transitions(old, new, ids)
-        measured["by_outcome"] = _by_outcome(old, new, ids)
+        measured["outcomes"] = transitions(old, new, ids)
+        measured["by_outcome"] = by_outcome(old, new, ids)
     if all("type" in row for row in rows):
-        measured["by_type"] = _by_type(old, new, ids)
+        measured["by_type"] = grouped(old, new, ids, lambda i: str(old[i]["type"]))
+    for key in ("dataset", "hops"):
+        if any(row.get(key) is not None for row in old.values()):
+            measured[f"by_{key}"] = grouped(old, new, ids, lambda i, key=key: str(old[i].get(key)))
     if all("turns" in row and "golden_answers" in row for row in rows):
         measured["retrieval"] = retrieval(old, new, ids)
     logger.info(
@@ -96,13 +126,77 @@ def verdict(old: dict, new: dict, *, seed: int, resamples: int) -> dict[str, Any
         *(100 * bound for bound in difference["ci95"]),
         p,
     )
+    asked = sorted(
+        (i, str(row.get("question")), row.get("golden_answers")) for i, row in old.items()
+    )
     return {
         "gate": "paired",
         "passed": bool(len(gained) > len(lost) and p < ALPHA),
         "measured": measured,
         "threshold": {"mcnemar_p": ALPHA, "difference": 0.0},
-        "measured_on": {"bootstrap_resamples": resamples, "bootstrap_seed": seed},
+        "measured_on": {
+            "bootstrap_resamples": resamples,
+            "bootstrap_seed": seed,
+            "questions_sha256": sha256_json(asked),
+        },
         "details": {"gained": gained, "lost": lost},
+    }
+
+
+def add_noise(measured: dict[str, Any], old: dict, new: dict, repeats: Sequence[Path]) -> None:
+    """Put the noise floor of two files of further passes into `measured`; nothing where they are
+    empty.
+
+    Raises:
+        DataError, IntegrityError: a file is not one of such passes, or of other questions.
+    """
+    sides = []
+    for rows, path in zip((old, new), repeats, strict=True):
+        passes = read_repeats(path)
+        sides.append(pass_noise(rows, passes, where=str(path)) if passes else None)
+    difference = measured["difference"]["mean"]
+    floor = noise_floor(*sides, questions=len(old), difference=difference)
+    if floor is not None:
+        measured["noise"] = floor
+
+
+def without_leaks(
+    old: dict, new: dict, found: Mapping[str, Any], *, seed: int, resamples: int
+) -> dict[str, Any]:
+    """The result without the held-out questions that a leakage check names.
+
+    Args:
+        found: `leakage.json`.
+
+    Returns:
+        {"train", "settings", "counts", "same_answer": as there, "without": {kind that occurs, and
+        "any": {"questions", "before", "after": right answers, "gained", "lost", "difference",
+        "mcnemar_p"}; None where no question is left}}.
+    """
+    without = {}
+    for kind in [kind for kind, count in found["counts"].items() if count]:
+        named = {leak["id"] for leak in found["found"] if kind in ("any", leak["kind"])}
+        without[kind] = _result(old, new, [i for i in old if i not in named], seed, resamples)
+    return {key: found[key] for key in ("train", "settings", "counts", "same_answer")} | {
+        "without": without
+    }
+
+
+def _result(
+    old: dict, new: dict, ids: Sequence[str], seed: int, resamples: int
+) -> dict[str, Any] | None:
+    if not ids:
+        return None
+    was, became = (_scores(rows, ids, "exact_match") for rows in (old, new))
+    gained, lost = int((became > was).sum()), int((became < was).sum())
+    return {
+        "questions": len(ids),
+        "before": int(was.sum()),
+        "after": int(became.sum()),
+        "gained": gained,
+        "lost": lost,
+        "difference": paired_difference(was, became, seed=seed, resamples=resamples),
+        "mcnemar_p": mcnemar_p(gained, lost),
     }
 
 
@@ -110,11 +204,11 @@ def _pair(old: dict, new: dict) -> list[tuple[str, dict]]:
     return [("before", old), ("after", new)]
 
 
-def _scores(rows: Mapping[str, Any], ids: list[str], name: str) -> np.ndarray:
+def _scores(rows: Mapping[str, Any], ids: Sequence[str], name: str) -> np.ndarray:
     return np.array([rows[i]["scores"][name] for i in ids], dtype=np.float64)
 
 
-def _summary(rows: Mapping[str, Any], ids: list[str]) -> dict[str, Any]:
+def _summary(rows: Mapping[str, Any], ids: Sequence[str]) -> dict[str, Any]:
     """Counts, rate with its Wilson interval, and means of one evaluation."""
     correct = int(_scores(rows, ids, "exact_match").sum())
     found = rate(correct, len(ids))
@@ -140,58 +234,6 @@ def _summary(rows: Mapping[str, Any], ids: list[str]) -> dict[str, Any]:
     return summary
 
 
-def _transitions(old: dict, new: dict, ids: list[str]) -> dict[str, dict[str, int]]:
-    """Questions by outcome before and outcome after."""
-    table: dict[str, dict[str, int]] = {}
-    counts = Counter((old[i]["outcome"], new[i]["outcome"]) for i in ids)
-    for (was, became), count in sorted(counts.items()):
-        table.setdefault(was, {})[became] = count
-    return table
-
-
-def _by_outcome(old: dict, new: dict, ids: list[str]) -> dict[str, dict[str, Any]]:
-    """Questions that ended so before and after; exact McNemar of ending so or not."""
-    names = sorted({rows[i]["outcome"] for rows in (old, new) for i in ids})
-    groups = {}
-    for name in names:
-        was = np.array([old[i]["outcome"] == name for i in ids])
-        became = np.array([new[i]["outcome"] == name for i in ids])
-        groups[name] = {
-            "before": int(was.sum()),
-            "after": int(became.sum()),
-            "mcnemar_p": mcnemar_p(int((became & ~was).sum()), int((was & ~became).sum())),
-        }
-    return _corrected(groups)
-
-
-def _by_type(old: dict, new: dict, ids: list[str]) -> dict[str, dict[str, Any]]:
-    """Exact match before and after for each kind of question, with its exact McNemar p."""
-    members: dict[str, list[str]] = {}
-    for i in ids:
-        members.setdefault(str(old[i]["type"]), []).append(i)
-    groups = {}
-    for kind, ids_of in sorted(members.items()):
-        was, became = (_scores(rows, ids_of, "exact_match") for rows in (old, new))
-        gained, lost = int((became > was).sum()), int((became < was).sum())
-        groups[kind] = {
-            "questions": len(ids_of),
-            "before": float(was.mean()),
-            "after": float(became.mean()),
-            "gained": gained,
-            "lost": lost,
-            "mcnemar_p": mcnemar_p(gained, lost),
-        }
-    return _corrected(groups)
-
-
-def _corrected(groups: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The groups with `holm_p`, their p corrected for the number of groups."""
-    corrected = holm([group["mcnemar_p"] for group in groups.values()])
-    for group, p in zip(groups.values(), corrected, strict=True):
-        group["holm_p"] = p
-    return groups
-
-
 def _check_same(old: dict, new: dict, before: Path, after: Path) -> None:
     """The same questions, asked with the same settings.
 
@@ -211,9 +253,10 @@ def _check_same(old: dict, new: dict, before: Path, after: Path) -> None:
         ("prompt", "the prompt's tokens"),
     ):
         for i, row in old.items():
-            if row["hashes"][key] != new[i]["hashes"][key]:
+            mine, theirs = row["hashes"][key], new[i]["hashes"][key]
+            if mine != theirs and not (key == "prompt" and None in (mine, theirs)):
                 raise IntegrityError(
                     f"{before} and {after} differ for question {i!r} in {meaning}: "
-                    f"{row['hashes'][key][:12]} before, {new[i]['hashes'][key][:12]} after. "
+                    f"{str(mine)[:12]} before, {str(theirs)[:12]} after. "
                     "Delete both record files and run again."
                 )

@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from glimmer.heldout.groups import grouped
 from glimmer.heldout.statistics import rate
 from glimmer.search_r1.scoring import contains
+
+_WHEN = {
+    (True, True): "both",
+    (True, False): "only_before",
+    (False, True): "only_after",
+    (False, False): "neither",
+}
 
 
 def answer_found(record: Mapping[str, Any]) -> bool:
@@ -27,29 +35,22 @@ def retrieval(old: Mapping[str, Any], new: Mapping[str, Any], ids: Sequence[str]
     Returns:
         {"before", "after": {"answer_found": questions, "ceiling": share with its "ci95",
         "correct_found", "correct_not_found": questions, "accuracy_found", "accuracy_not_found":
-        {"rate", "ci95"}}, "found_in": {"both", "only_before", "only_after", "neither":
-        {"questions", "before", "after": right answers}}}.
+        {"rate", "ci95"}}, "found_in": {"both", "only_before", "only_after", "neither", of those
+        that occur: as `glimmer.heldout.groups.grouped`}}. `accuracy_found` is the share of the
+        ceiling that was reached.
     """
     found = {
         name: {i: answer_found(rows[i]) for i in ids}
         for name, rows in (("before", old), ("after", new))
     }
-    groups: dict[str, list[str]] = {k: [] for k in ("both", "only_before", "only_after", "neither")}
-    for i in ids:
-        was, became = found["before"][i], found["after"][i]
-        key = ("both" if became else "only_before") if was else "only_after" if became else ""
-        groups[key or "neither"].append(i)
+
+    def when(i: str) -> str:
+        return _WHEN[found["before"][i], found["after"][i]]
+
     return {
         "before": _side(old, found["before"]),
         "after": _side(new, found["after"]),
-        "found_in": {
-            key: {
-                "questions": len(members),
-                "before": sum(old[i]["scores"]["exact_match"] for i in members),
-                "after": sum(new[i]["scores"]["exact_match"] for i in members),
-            }
-            for key, members in groups.items()
-        },
+        "found_in": grouped(old, new, ids, when),
     }
 
 

@@ -1,6 +1,7 @@
 """One JSON line a held-out question, with its whole transcript. The format, and its reader.
 
     {"id", "question", "golden_answers": [str], "type": str or null,
+     "dataset": str or null, "hops": int or null,
      "outcome": one of glimmer.search_r1.scoring.OUTCOMES,
      "prediction": str or null,
      "scores": {"exact_match": 0 or 1, "f1": 0..1, "contains": 0 or 1},
@@ -11,10 +12,12 @@
                 "tool_calls": [{"name", "arguments", "status"}],
                 "tool_results": [{"query", "passages": [{"id", "title", "text", "score"}],
                                   "error": str or null}]}],
-     "hashes": {"question", "settings", "prompt"}}
+     "hashes": {"question", "settings", "prompt"},
+     "samples": with `evaluation.samples` above 1 the further rollouts of the question, each with
+                the fields from "outcome" to "turns"}
 
-`hashes.settings` covers what both evaluations of a comparison must share: the sections evaluation,
-search and renderer, and the index.
+`hashes.prompt` is null where no turn was made. `hashes.settings` covers what both evaluations of a
+comparison must share: the sections evaluation, search and renderer, and the index.
 """
 
 from __future__ import annotations
@@ -60,12 +63,20 @@ def _problem(row: Any) -> str | None:
         return f"a {type(row).__name__}"
     if missing := sorted(_FIELDS - row.keys()):
         return f"a record without {', '.join(missing)}"
-    if row["outcome"] not in OUTCOMES:
-        return f"outcome {row['outcome']!r}"
-    if not isinstance(row["scores"], dict) or {"exact_match", "f1", "contains"} - set(
+    samples = row.get("samples", [])
+    if not isinstance(samples, list) or not all(isinstance(sample, dict) for sample in samples):
+        return f"samples {str(samples)[:60]}"
+    return next(filter(None, map(_rollout_problem, [row, *samples])), None)
+
+
+def _rollout_problem(row: dict[str, Any]) -> str | None:
+    """What is wrong with one rollout's outcome or scores, or None."""
+    if row.get("outcome") not in OUTCOMES:
+        return f"outcome {row.get('outcome')!r}"
+    if not isinstance(row.get("scores"), dict) or {"exact_match", "f1", "contains"} - set(
         row["scores"]
     ):
-        return f"scores {row['scores']!r}"
+        return f"scores {row.get('scores')!r}"
     if row["scores"]["exact_match"] not in (0, 1) or not all(
         isinstance(value, int | float) and 0 <= value <= 1  # NaN is neither
         for value in row["scores"].values()

@@ -1,33 +1,26 @@
-"""The report: one self-contained HTML page that makes no request."""
+"""The report: one self-contained HTML page, and the same content as JSON and as Markdown."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from glimmer.errors import DataError
-from glimmer.files import read_jsonl, write_text
+from glimmer.files import read_json, read_jsonl, write_text
 from glimmer.heldout import report_evidence as evidence
 from glimmer.heldout import report_figures as figures
 from glimmer.heldout import report_tables as tables
-from glimmer.heldout.page import asset
 from glimmer.heldout.records import read_records
+from glimmer.heldout.report_machine import report_json, report_markdown
+from glimmer.heldout.report_page import document, unicode_only
 from glimmer.heldout.report_tables import Html, esc
 from glimmer.heldout.report_transcripts import fitting
+from glimmer.heldout.report_viewer import viewer
 
-_ALPHA = 0.05
-_TOGETHER = re.compile(r"\[[^]]*\]|p (?:=|&lt;) [\de.+-]*\d")
-_CONTROLS = {
-    "shuffled_rewards": "rewards were shuffled before they were learned from",
-    "zero_advantages": "every advantage was set to zero",
-}
+_TOGETHER = re.compile(r"\[[^]]*\]|p (?:=|&lt;) [\de.+-]*\d|±[\d.]+ points")
 _SECTIONS = {
     "comparison": "Before and after",
     "gates": "Gates",
@@ -36,7 +29,7 @@ _SECTIONS = {
     "settings": "Settings",
     "resources": "Time and memory",
     "provenance": "Provenance",
-    "reproduce": "Reproduce",
+    "reproduce": "Reproduce and cite",
 }
 
 
@@ -52,8 +45,12 @@ def write_report(
     config: dict,
     defaults: dict,
     benchmarks: Path,
+    json_out: Path | None = None,
+    markdown_out: Path | None = None,
+    piece: Callable[[int], str] | None = None,
 ) -> None:
-    """Write the page `out`, atomically; the same inputs give the same bytes.
+    """Write the page `out`, atomically, and its content for machines; the same inputs give the
+    same bytes.
 
     Args:
         paired: verdict of `glimmer.heldout.paired.compare`.
@@ -63,89 +60,79 @@ def write_report(
         provenance: record of `glimmer.provenance.collect`.
         config, defaults: the run's whole config, and config/config.yaml.
         benchmarks: folder of Snakemake's benchmark files; it may be missing.
+        json_out, markdown_out: where to write the content as JSON and as Markdown.
+        piece: token id -> its text, for the viewer's log-probabilities; None leaves them out.
 
     Raises:
         DataError: a record, metrics or verdict file is not what it should be.
     """
     rows = _metrics(metrics)
+    report = report_json(
+        paired,
+        config,
+        rows,
+        {name: read_json(path) for name, path in gates.items()},
+        provenance,
+        defaults=defaults,
+        benchmarks=tables.benchmark_rows(benchmarks),
+    )
     plots, plotted = figures.curves(rows)
-    viewed = fitting(read_records(before), read_records(after))
+    viewed = fitting(read_records(before), read_records(after), piece=piece)
     parts = {
         "comparison": _comparison(paired["measured"]),
-        "gates": tables.gates(gates),
-        "training": _CURVES_HELP + plots if plotted["series"] else plots,
-        "transcripts": _viewer(viewed),
+        "gates": _gates(report["gates"]),
+        "training": _CURVES_HELP + plots + figures.entropy_against_length(rows)
+        if plotted["series"]
+        else plots,
+        "transcripts": viewer(viewed),
         "settings": tables.settings(config, defaults),
-        "resources": tables.benchmarks(benchmarks),
+        "resources": tables.benchmarks(report["benchmarks"]),
         "provenance": tables.provenance(provenance),
-        "reproduce": _reproduce(provenance, config, defaults),
+        "reproduce": _reproduce(report),
     }
-    # What looks like half a surrogate pair cannot be written as UTF-8.
-    page = _page(paired, rows, config, parts, {"curves": plotted, "transcripts": viewed})
-    write_text(out, page.encode("utf-8", "replace").decode("utf-8"))
-
-
-def result_sentence(
-    paired: Mapping[str, Any], config: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
-) -> str:
-    """The result in one sentence, after one that says so if the run is a control.
-
-    A difference is claimed only if the interval excludes 0 and the exact test is below 0.05.
-
-    Args:
-        paired: verdict of `glimmer.heldout.paired.compare`.
-        config: the run's whole config.
-        rows: training metrics; the last one's step is the number of steps.
-    """
-    measured = paired["measured"]
-    questions = measured["questions"]
-    old, new = measured["before"]["correct"], measured["after"]["correct"]
-    low, high = measured["difference"]["ci95"]
-    p = measured["mcnemar_p"]
-    change = tables.points(measured["difference"]["mean"])
-    interval = f"[{tables.points(low)}, {tables.points(high)}]"
-    steps = int(rows[-1]["step"]) if rows else None
-    when = (
-        "After a training of which no step is recorded"
-        if steps is None
-        else f"After {steps} GRPO step{'' if steps == 1 else 's'}"
+    page = document(
+        config["report"]["title"] or config["run"],
+        first=first_screen(report),
+        sections={key: (name, parts[key]) for key, name in _SECTIONS.items()},
+        data={"curves": plotted, "transcripts": viewed},
     )
-    answers = f"{new} of {questions} held-out questions"
-    if p >= _ALPHA or low <= 0 <= high:
-        text = (
-            f"{when} the model answers {answers}, {old} before: no difference that this many "
-            f"questions can show ({change} points {interval}, 95 % paired bootstrap; exact "
-            f"McNemar {_p(p)})."
-        )
-    else:
-        fewer = "fewer questions than before, " if new < old else ""
-        text = (
-            f"{when} the model answers {fewer}{answers}, {old} before: {change} points "
-            f"{interval} (95 % paired bootstrap), exact McNemar {_p(p)}."
-        )
-    return _control(config) + text
+    if json_out is not None:
+        text = json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False)
+        write_text(json_out, unicode_only(text + "\n"))
+    if markdown_out is not None:
+        write_text(markdown_out, unicode_only(report_markdown(report)))
+    write_text(out, page)
 
 
-def _sentence(*arguments: Any) -> Html:
-    """The sentence as HTML; intervals and p values are not broken over lines."""
-    text = esc(result_sentence(*arguments))
-    return Html(_TOGETHER.sub(r'<span class="together">\g<0></span>', text))
-
-
-def _control(config: Mapping[str, Any]) -> str:
-    control = (config.get("training") or {}).get("control") or "none"
-    if control == "none":
-        return ""
-    meaning = _CONTROLS.get(control, "training was altered")
-    return (
-        f"This is a control run: {meaning} (training.control: {control}), so a gain here would "
-        "not be learning from the reward. "
+def first_screen(report: Mapping[str, Any]) -> Html:
+    """Sentence, noise floor, the verdict of each gate, and the questions' flow."""
+    chips = "".join(
+        f'<li><a href="#gates"><span class="state {_state(gate)}">{_state(gate)}</span> '
+        f"{esc(name.replace('_', ' '))}</a></li>"
+        for name, gate in report["gates"].items()
+    )
+    failed = sum(not gate["passed"] for gate in report["gates"].values())
+    verdict = f"{failed} of {len(report['gates'])} gates failed" if failed else "All gates passed"
+    listed = (
+        f'<div class="verdicts"><h2>{verdict}</h2><ul>{chips}</ul></div>'
+        if chips
+        else '<p class="warning">No gate has been measured.</p>'
+    )
+    outcomes = report["paired"]["measured"]["outcomes"]
+    return Html(
+        f'<p class="result">{_together(report["sentence"])}</p>'
+        f'<p class="noise">{_together(report["noise"])}</p>'
+        f'<div class="two">{figures.flow(outcomes)}{listed}</div>'
     )
 
 
-def _p(value: float) -> str:
-    """ "p = ..." with two digits; a p that is 0 in floating point is only known to be small."""
-    return f"p = {value:.2g}" if value >= 1e-300 else "p < 1e-300"
+def _state(gate: Mapping[str, Any]) -> str:
+    return "passed" if gate["passed"] else "failed"
+
+
+def _together(text: str) -> Html:
+    """A sentence as HTML; intervals and p values are not broken over lines."""
+    return Html(_TOGETHER.sub(r'<span class="together">\g<0></span>', esc(text)))
 
 
 def _metrics(path: Path) -> list[dict[str, Any]]:
@@ -162,27 +149,33 @@ def _metrics(path: Path) -> list[dict[str, Any]]:
 
 def _comparison(measured: Mapping[str, Any]) -> Html:
     old, new = measured["before"], measured["after"]
-    f1 = measured["f1_difference"]
-    low, high = f1["ci95"]
+    groups = [
+        evidence.grouped(measured[f"by_{key}"], measured, f"Exact match by {name}", name)
+        for key, name in (("type", "type"), ("dataset", "data set"), ("hops", "hops"))
+        if f"by_{key}" in measured
+    ]
     return Html(
         '<div class="two">'
         + figures.bars(old, new, measured["questions"])
         + tables.two_by_two(measured["table"])
-        + "</div><h3>Outcomes</h3>"
+        + "</div>"
+        + evidence.differences(measured)
+        + "<h3>Outcomes</h3>"
         + '<div class="two">'
-        + figures.flow(measured["outcomes"])
         + tables.transitions(measured["outcomes"])
         + evidence.by_outcome(measured["by_outcome"])
         + tables.means(old, new)
         + "</div><h3>Types</h3>"
-        + evidence.by_type(measured["by_type"])
-        + "<p>p: exact McNemar; Holm: corrected for the number of rows.</p>"
-        + '<h3>Retrieval</h3><div class="two">'
-        + evidence.retrieval(measured["retrieval"], measured["questions"])
-        + "</div><h3>How far this carries</h3>"
+        + "".join(groups)
+        + f"<p>{evidence.GROUPS_HELP}</p>"
+        + "<h3>Retrieval</h3>"
+        + evidence.retrieval(measured["retrieval"], measured)
+        + "<h3>Noise of evaluating again</h3>"
+        + evidence.noise(measured)
+        + "<h3>Held-out questions in the training set</h3>"
+        + evidence.leakage(measured)
+        + "<h3>How far this carries</h3>"
         + evidence.power(measured["power"], measured["questions"])
-        + f"<p>F1 changed by {tables.points(f1['mean'])} points "
-        f"[{tables.points(low)}, {tables.points(high)}] (95 % paired bootstrap).</p>"
     )
 
 
@@ -191,142 +184,22 @@ _CURVES_HELP = Html(
 )
 
 
-def _viewer(viewed: Mapping[str, Any]) -> Html:
-    """The viewer's frame; the script fills it from the data block."""
-    totals, shown = viewed["totals"], viewed["shown"]
-    others = sum(totals[kind] for kind in ("both_right", "both_wrong"))
-    listed = sum(shown[kind] for kind in ("both_right", "both_wrong"))
-    buttons = "".join(
-        f'<button type="button" data-kind="{kind}" aria-pressed="{str(kind == "all").lower()}">'
-        f"{kind.replace('_', ' ')} <span>{count}</span></button>"
-        for kind, count in {**shown, "all": sum(shown.values())}.items()
-    )
-    return Html(
-        f"<p>All {totals['gained']} questions gained and all {totals['lost']} lost are here, and "
-        f"{listed} of the {others} others. Full records: <code>heldout/before.jsonl</code>, "
-        "<code>heldout/after.jsonl</code>.</p>"
-        "<noscript><p>The viewer needs JavaScript; the record files above do not.</p></noscript>"
-        '<div id="viewer" class="js"><div class="controls"><div role="group" '
-        f'aria-label="Which questions">{buttons}</div>'
-        + _selects(viewed["questions"])
-        + '<label>Search <input id="search" type="search" autocomplete="off" '
-        'placeholder="question, answer, query or passage"></label>'
-        '<span id="count" role="status"></span></div>'
-        '<div class="panes"><ul id="list" aria-label="Questions"></ul>'
-        '<div id="transcript" tabindex="-1" aria-label="Transcript" role="region"></div>'
-        "</div></div>"
-    )
+def _gates(gates: Mapping[str, Mapping[str, Any]]) -> Html:
+    sweep = figures.recall_sweep(gates["recall"]) if "recall" in gates else ""
+    return Html(tables.gates(gates) + sweep)
 
 
-def _selects(questions: Sequence[Mapping[str, Any]]) -> str:
-    """Choices of outcome before, outcome after and type, of those that occur."""
-    values = {
-        "before": {q["before"]["outcome"] for q in questions},
-        "after": {q["after"]["outcome"] for q in questions},
-        "type": {q["type"] for q in questions if q["type"]},
-    }
-    return "".join(
-        f'<label class="choice">{name.capitalize()} <select data-field="{name}">'
-        '<option value="">any</option>'
-        + "".join(
-            f'<option value="{esc(value)}">'
-            f"{esc(value if name == 'type' else value.replace('_', ' '))}</option>"
-            for value in sorted(found)
+def _reproduce(report: Mapping[str, Any]) -> Html:
+    """Commands that make the same result again, and how to cite it."""
+    how = report["reproduce"]
+    parts = [f"<pre>{esc(chr(10).join(how['commands']))}</pre>"]
+    if how["run.yaml"]:
+        parts.append(
+            f"<p>with <code>run.yaml</code>:</p><pre>{esc(how['run.yaml'].rstrip())}</pre>"
         )
-        + "</select></label>"
-        for name, found in values.items()
-    )
+    parts += [f'<p class="warning">{esc(warning)}</p>' for warning in how["warnings"]]
+    parts.append(f"<h3>Cite</h3><pre>{esc(report['cite'])}</pre>")
+    return Html("".join(parts))
 
 
-def _reproduce(record: Mapping[str, Any], config: Mapping, defaults: Mapping) -> Html:
-    """Commands that make the same result again."""
-    commit, notes = record.get("commit"), []
-    lines = [f"git checkout {commit}"] if commit else []
-    overlay = difference(config, defaults)
-    if overlay:
-        text = yaml.safe_dump(overlay, sort_keys=False, allow_unicode=True)
-        lines += ["make .venv/installed", ".venv/bin/snakemake --configfile run.yaml"]
-        notes.append(f"<p>with <code>run.yaml</code>:</p><pre>{esc(text.rstrip())}</pre>")
-    else:
-        lines.append("make run")
-    if not commit:
-        notes.append('<p class="warning">The commit is unknown: the code was in no git clone.</p>')
-    if record.get("dirty"):
-        notes.append(
-            f'<p class="warning">{esc(record.get("changed"))} files differed from the commit or '
-            "were not in it: the commands above may give another result.</p>"
-        )
-    return Html(f"<pre>{esc(chr(10).join(lines))}</pre>{''.join(notes)}")
-
-
-def difference(config: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of `config` that `defaults` does not have or has otherwise, nested alike."""
-    changed: dict[str, Any] = {}
-    for key, value in config.items():
-        default = defaults.get(key)
-        if isinstance(value, Mapping) and isinstance(default, Mapping):
-            if inner := difference(value, default):
-                changed[key] = inner
-        elif key not in defaults or value != default:
-            changed[key] = value
-    # A plain copy: YAML's safe writer refuses subclasses of dict.
-    return json.loads(json.dumps(changed, default=str))
-
-
-def _page(
-    paired: Mapping[str, Any],
-    rows: Sequence[Mapping[str, Any]],
-    config: Mapping[str, Any],
-    parts: Mapping[str, str],
-    data: Mapping[str, Any],
-) -> str:
-    style, script = asset("style.css"), asset("viewer.js")
-    title = esc(config["report"]["title"])
-    policy = (
-        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
-        "base-uri 'none'; form-action 'none'"
-    )
-    contents = "".join(f'<li><a href="#{key}">{name}</a></li>' for key, name in _SECTIONS.items())
-    body = "".join(
-        f'<section id="{key}" aria-labelledby="{key}-title">'
-        f'<h2 id="{key}-title">{name}</h2>{parts[key]}</section>\n'
-        for key, name in _SECTIONS.items()
-    )
-    blocks = "".join(
-        f'<script type="application/json" id="data-{name}">{_json(value)}</script>\n'
-        for name, value in data.items()
-    )
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<meta name="referrer" content="no-referrer">
-<title>{title}</title>
-<style>{style}</style>
-</head>
-<body>
-<header>
-<h1 dir="auto">{title}</h1>
-<p class="result">{_sentence(paired, config, rows)}</p>
-<nav aria-label="Contents"><ul>{contents}</ul></nav>
-</header>
-<main>
-{body}</main>
-{blocks}<script>{script}</script>
-</body>
-</html>
-"""
-
-
-def _json(value: Any) -> str:
-    """JSON that cannot end its script element or open a comment in it."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c")
-
-
-def _hash(text: str) -> str:
-    """The source expression that lets the page run exactly this text."""
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+__all__: Sequence[str] = ["first_screen", "write_report"]

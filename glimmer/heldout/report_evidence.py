@@ -1,11 +1,12 @@
-"""The report's tables on how far the result carries: types, outcomes, retrieval, power."""
+"""The report's tables on how far the result carries: groups, retrieval, noise, leaks, power."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from glimmer.heldout.report_tables import Html, esc, percent, points, table
+from glimmer.heldout.report_words import floor_points, noise_sentence
 
 _FOUND_IN = {
     "both": "both times",
@@ -20,15 +21,18 @@ def p_value(value: float) -> str:
     return f"{value:.2g}" if value >= 1e-300 else "< 1e-300"
 
 
-def by_type(groups: Mapping[str, Mapping[str, Any]]) -> Html:
-    """Exact match before and after for each kind of question, with p corrected for their number."""
+def grouped(
+    groups: Mapping[str, Mapping[str, Any]], measured: Mapping[str, Any], caption: str, name: str
+) -> Html:
+    """Exact match before and after within groups, with p corrected for their number."""
     rows = [
         [
-            "without a type" if kind == "None" else kind,
+            "unknown" if kind == "None" else kind,
             int(group["questions"]),
             percent(group["before"]),
             percent(group["after"]),
             points(group["after"] - group["before"]),
+            floor_points(measured, group["questions"]),
             group["gained"],
             group["lost"],
             p_value(group["mcnemar_p"]),
@@ -36,8 +40,109 @@ def by_type(groups: Mapping[str, Mapping[str, Any]]) -> Html:
         ]
         for kind, group in groups.items()
     ]
-    head = ["type", "questions", "before", "after", "points", "gained", "lost", "p", "p, Holm"]
-    return table("Exact match by type of question", head, rows, kind="figures")
+    head = [name, "questions", "before", "after", "points", "noise floor", "gained", "lost", "p",
+            "p, Holm"]  # fmt: skip
+    return table(caption, head, rows, kind="figures")
+
+
+GROUPS_HELP = (
+    "p: exact McNemar; Holm: corrected for the number of rows. Noise floor: what evaluating the "
+    "same weights again moves in 95 % of cases, scaled to the number of questions of the row."
+)
+
+
+def differences(measured: Mapping[str, Any]) -> Html:
+    """Every difference of the whole with its interval and the noise floor."""
+    rows = [_difference("exact match", measured["difference"], floor_points(measured))]
+    if "f1_difference" in measured:
+        noise = measured.get("noise")
+        floor = f"±{100 * noise['f1_difference']:.1f}" if noise else "not measured"
+        rows.append(_difference("F1", measured["f1_difference"], floor))
+    for k, found in measured.get("samples", {}).get("pass_at", {}).items():
+        rows.append(_difference(f"pass@{k}", found["difference"], "not measured"))
+    head = ["difference", "points", "95 % paired bootstrap", "noise floor, points"]
+    shown = table("After − before, of all questions", head, rows, kind="figures")
+    samples = measured.get("samples")
+    if samples is None:
+        return shown
+    rows = [
+        [f"pass@{k}", percent(found["before"]), percent(found["after"])]
+        for k, found in samples["pass_at"].items()
+    ]
+    caption = f"{samples['samples']} samples a question; pass@k without bias (Chen et al. 2021)"
+    return Html(shown + table(caption, ["", "before", "after"], rows, kind="figures"))
+
+
+def _difference(name: str, found: Mapping[str, Any], floor: str) -> list[Any]:
+    return [name, points(found["mean"]), _range(found["ci95"]), floor]
+
+
+def _range(ci95: Sequence[float]) -> str:
+    return f"[{points(ci95[0])}, {points(ci95[1])}]"
+
+
+def noise(measured: Mapping[str, Any]) -> Html:
+    """Passes of the same weights side by side."""
+    found = measured.get("noise")
+    if found is None:
+        return Html(f"<p>{esc(noise_sentence(measured))}</p>")
+    sides = [found["before"], found["after"]]
+    rows = [
+        ["passes", *(side["passes"] for side in sides)],
+        ["questions asked in all of them", *(side["questions"] for side in sides)],
+        ["right, pass by pass", *(", ".join(map(str, side["correct"])) for side in sides)],
+        ["right in one pass and wrong in another", *(side["changed"] for side in sides)],
+        ["their share, 95 % Wilson interval", *(_interval(side["ci95"]) for side in sides)],
+        ["other tokens were sampled", *(side["other_tokens"] for side in sides)],
+    ]
+    caption = "The same weights evaluated again"
+    return Html(
+        f"<p>{esc(noise_sentence(measured))}</p>"
+        + table(caption, ["", "before", "after"], rows, kind="figures")
+    )
+
+
+_LEAKS = {
+    "exact": "word for word",
+    "normalised": "but for case, punctuation and articles",
+    "ngram": "near, by word n-grams",
+    "embedding": "near, by the embedding model",
+    "any": "any of these",
+}
+
+
+def leakage(measured: Mapping[str, Any]) -> Html:
+    """Held-out questions that training has too, and the result without them."""
+    found = measured.get("leakage")
+    if found is None:
+        return Html("<p>Was not looked for.</p>")
+    rows = []
+    for kind, count in found["counts"].items():
+        result = found["without"].get(kind)
+        shown = ["–", "–", "–", "–"]
+        if result:
+            shown = [
+                f"{result['before']} → {result['after']} of {result['questions']}",
+                points(result["difference"]["mean"]),
+                _range(result["difference"]["ci95"]),
+                p_value(result["mcnemar_p"]),
+            ]
+        rows.append([_LEAKS.get(kind, kind), count, found["same_answer"][kind], *shown])
+    settings = found["settings"]
+    near = (
+        f"Near: {settings['min_overlap']:.0%} of a question's {settings['ngram']}-grams stand in "
+        "one training question"
+    )
+    if settings["min_similarity"] is not None:
+        near += f"; or a cosine from {settings['min_similarity']:g}"
+    head = ["held-out question in training", "questions", "same answer", "without them: right",
+            "points", "95 % interval", "p"]  # fmt: skip
+    caption = f"Looked for in {found['train']:,} training questions"
+    return Html(
+        table(caption, head, rows, kind="figures")
+        + f"<p>{esc(near)}. A near question about another thing is no leak; one with the same "
+        "answer most likely is. The list: <code>heldout/leakage.json</code>.</p>"
+    )
 
 
 def by_outcome(groups: Mapping[str, Mapping[str, Any]]) -> Html:
@@ -56,8 +161,10 @@ def by_outcome(groups: Mapping[str, Mapping[str, Any]]) -> Html:
     return table("Questions by outcome", head, rows, kind="figures")
 
 
-def retrieval(found: Mapping[str, Any], questions: int) -> Html:
-    """The retrieval ceiling, and right answers by where the answer was found."""
+def retrieval(found: Mapping[str, Any], measured: Mapping[str, Any]) -> Html:
+    """The retrieval ceiling, the share of it that was reached, and right answers by where the
+    answer was found."""
+    questions = measured["questions"]
     sides = [found["before"], found["after"]]
     lost = [questions - side["answer_found"] for side in sides]
     ceiling = table(
@@ -68,7 +175,7 @@ def retrieval(found: Mapping[str, Any], questions: int) -> Html:
             ["retrieval ceiling", *(percent(side["ceiling"]) for side in sides)],
             ["95 % Wilson interval", *(_interval(side["ci95"]) for side in sides)],
             [
-                "right if found",
+                "right if found: the ceiling's share reached",
                 *(_share(s["correct_found"], s["answer_found"]) for s in sides),
             ],
             [
@@ -78,12 +185,9 @@ def retrieval(found: Mapping[str, Any], questions: int) -> Html:
         ],
         kind="figures",
     )
-    rows = [
-        [_FOUND_IN[key], group["questions"], group["before"], group["after"]]
-        for key, group in found["found_in"].items()
-    ]
-    head = ["answer found", "questions", "right before", "right after"]
-    return Html(ceiling + table("Right answers by when it was found", head, rows, kind="figures"))
+    named = {_FOUND_IN[key]: group for key, group in found["found_in"].items()}
+    caption = "Exact match by when the answer was found"
+    return Html(ceiling + grouped(named, measured, caption, "answer found"))
 
 
 def power(found: Mapping[str, Any], questions: int) -> Html:

@@ -222,6 +222,137 @@ def _curve(name: str, steps: Sequence[int], values: Sequence[float | None]) -> s
     )
 
 
+def entropy_against_length(rows: Sequence[Mapping[str, Any]]) -> Html:
+    """Entropy over the length of the responses, a dot a step, joined in their order."""
+    known = [
+        (int(row["step"]), length, entropy)
+        for row in rows
+        if (length := _finite(row.get("response_tokens"))) is not None
+        and (entropy := _finite(row.get("entropy"))) is not None
+    ]
+    if len(known) < 2:
+        return Html("")
+    plot = _Plot([x for _, x, _ in known], [y for *_, y in known], width=480, height=260)
+    path = "".join(
+        f"{'L' if i else 'M'}{_px(plot.x(x))} {_px(plot.y(y))}" for i, (_, x, y) in enumerate(known)
+    )
+    # Later steps are darker.
+    dots = "".join(
+        f'<circle class="dot" cx="{_px(plot.x(x))}" cy="{_px(plot.y(y))}" r="3.5" '
+        f'fill-opacity="{0.25 + 0.75 * i / (len(known) - 1):.2f}">'
+        f"<title>step {step}: {esc(number(_rounded(x)))} tokens, {esc(number(_rounded(y)))} nats"
+        "</title></circle>"
+        for i, (step, x, y) in enumerate(known)
+    )
+    ends = "".join(
+        f'<text class="mark" x="{_px(plot.x(x))}" y="{_px(plot.y(y) - 8)}" text-anchor="middle">'
+        f"{step}</text>"
+        for step, x, y in (known[0], known[-1])
+    )
+    told = "; ".join(
+        f"step {step}: {number(_rounded(x))} tokens, {number(_rounded(y))} nats"
+        for step, x, y in (known[0], known[-1])
+    )
+    return Html(
+        '<figure class="plot" id="entropy-length">'
+        f'<svg viewBox="0 0 {plot.width} {plot.height}" role="img" '
+        f'aria-label="{esc("Entropy against response length, " + told)}">{plot.frame()}'
+        f'<path class="trail" d="{path}"/>{dots}{ends}</svg><figcaption>Entropy, nats a token '
+        "(upwards), against sampled tokens a rollout (to the right); a dot a step, later ones "
+        "darker, the first and the last one named.</figcaption></figure>"
+    )
+
+
+def recall_sweep(verdict: Mapping[str, Any]) -> Html:
+    """Recall of the index over efSearch, with the gate's threshold; nothing if it has no sweep."""
+    sweep = verdict["measured"].get("recall_by_ef_search") or {}
+    known = sorted((int(ef), float(recall)) for ef, recall in sweep.items())
+    if len(known) < 2:
+        return Html("")
+    allowed = _finite(verdict["threshold"].get("min_recall"))
+    values = [recall for _, recall in known] + ([allowed] if allowed is not None else [])
+    logs = [math.log2(ef) for ef, _ in known]
+    plot = _Plot(logs, values, width=480, height=240, from_zero=False, across=known)
+    path = "".join(
+        f"{'L' if i else 'M'}{_px(plot.x(log))} {_px(plot.y(recall))}"
+        for i, (log, (_, recall)) in enumerate(zip(logs, known, strict=True))
+    )
+    dots = "".join(
+        f'<circle class="dot" cx="{_px(plot.x(log))}" cy="{_px(plot.y(recall))}" r="3.5">'
+        f"<title>efSearch {ef}: {recall:.4f}</title></circle>"
+        for log, (ef, recall) in zip(logs, known, strict=True)
+    )
+    limit = (
+        f'<path class="limit" d="M{plot.left} {_px(plot.y(allowed))}H{plot.width - plot.right}"/>'
+        if allowed is not None
+        else ""
+    )
+    told = "; ".join(f"efSearch {ef}: {recall:.4f}" for ef, recall in known)
+    at = verdict.get("measured_on", {}).get("ef_search")
+    return Html(
+        f'<figure class="plot" id="recall-sweep"><svg viewBox="0 0 {plot.width} {plot.height}" '
+        f'role="img" aria-label="{esc("Recall: " + told)}">{plot.frame()}{limit}'
+        f'<path class="line" d="{path}"/>{dots}</svg><figcaption>Recall against exact search '
+        "(upwards) over efSearch"
+        + (f"; the run searches with {esc(at)}" if at is not None else "")
+        + (f"; dashed: the gate's threshold, {esc(number(allowed))}" if limit else "")
+        + ".</figcaption></figure>"
+    )
+
+
+class _Plot:
+    """A frame of x and y with round ticks; `x` and `y` turn values into coordinates.
+
+    Args:
+        xs, ys: the values that must fit.
+        from_zero: whether the y axis starts at 0.
+        across: (label, ...) of each x where ticks stand at the values themselves; None: round ones.
+    """
+
+    left, right, top, bottom = 50, 16, 14, 26
+
+    def __init__(
+        self,
+        xs: Sequence[float],
+        ys: Sequence[float],
+        *,
+        width: int,
+        height: int,
+        from_zero: bool = True,
+        across: Sequence[tuple[Any, ...]] | None = None,
+    ) -> None:
+        self.width, self.height = width, height
+        self._ys = nice_ticks(min(0.0, *ys) if from_zero else min(ys), max(ys))
+        if across is None:
+            ticks = nice_ticks(min(xs), max(xs))
+            self._xs = [(tick, number(tick)) for tick in ticks]
+        else:
+            self._xs = [(x, str(label[0])) for x, label in zip(xs, across, strict=True)]
+
+    def x(self, value: float) -> float:
+        low, high = self._xs[0][0], self._xs[-1][0]
+        return self.left + (self.width - self.left - self.right) * (value - low) / (high - low)
+
+    def y(self, value: float) -> float:
+        low, high = self._ys[0], self._ys[-1]
+        down = self.height - self.top - self.bottom
+        return self.top + down * (1 - (value - low) / (high - low))
+
+    def frame(self) -> str:
+        """Grid lines and tick labels."""
+        rows = "".join(
+            f'<path class="grid" d="M{self.left} {_px(self.y(t))}H{self.width - self.right}"/>'
+            f'<text class="tick" x="{self.left - 6}" y="{_px(self.y(t) + 4)}" text-anchor="end">'
+            f"{esc(number(t))}</text>"
+            for t in self._ys
+        )
+        return rows + "".join(
+            f'<text class="tick" x="{_px(self.x(t))}" y="{self.height - 6}" text-anchor="middle">'
+            f"{esc(label)}</text>"
+            for t, label in self._xs
+        )
+
+
 def nice_ticks(low: float, high: float) -> list[float]:
     """Three to six round ticks that enclose low to high."""
     span = (high - low) or 1.0

@@ -1,13 +1,17 @@
-"""The report's result as Markdown and as one JSON value, for machines and for pull requests."""
+"""The report's content as one JSON value and as Markdown, for machines and pull requests."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from glimmer.heldout.report import result_sentence
 from glimmer.heldout.report_evidence import p_value
-from glimmer.heldout.report_tables import percent, points
+from glimmer.heldout.report_reproduce import citation, difference, recipe
+from glimmer.heldout.report_tables import number, percent, points
+from glimmer.heldout.report_words import floor_points, noise_sentence, result_sentence
+
+FORMAT = 1
+_GATE = ("passed", "measured", "threshold", "measured_on", "details")
 
 
 def report_json(
@@ -16,8 +20,13 @@ def report_json(
     rows: Sequence[Mapping[str, Any]],
     gates: Mapping[str, Mapping[str, Any]],
     provenance: Mapping[str, Any],
+    *,
+    defaults: Mapping[str, Any] | None = None,
+    benchmarks: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
-    """{"title", "sentence", "paired", "gates", "training", "config", "provenance"}.
+    """{"format", "run", "title", "sentence", "noise": a sentence, "paired", "gates", "training":
+    {"steps", "first", "last"} or None, "benchmarks", "config", "changed": settings that differ from
+    the default, "reproduce", "cite", "provenance"}.
 
     Args:
         paired: verdict of `glimmer.heldout.paired.compare`.
@@ -25,74 +34,163 @@ def report_json(
         rows: training metrics; the first and last one are kept.
         gates: name -> verdict.
         provenance: record of `glimmer.provenance.collect`.
+        defaults: config/config.yaml; the run's own config if None.
+        benchmarks: of `glimmer.heldout.report_tables.benchmark_rows`.
     """
+    defaults = config if defaults is None else defaults
+    title = config["report"]["title"] or config["run"]
     return {
-        "title": config["report"]["title"],
+        "format": FORMAT,
+        "run": config["run"],
+        "title": title,
         "sentence": result_sentence(paired, config, rows),
+        "noise": noise_sentence(paired["measured"]),
         "paired": dict(paired),
         "gates": {
-            name: {key: verdict[key] for key in ("passed", "measured", "threshold", "measured_on")}
+            name: {key: verdict[key] for key in _GATE if key in verdict}
             for name, verdict in gates.items()
         },
         "training": {"steps": len(rows), "first": rows[0], "last": rows[-1]} if rows else None,
+        "benchmarks": [dict(row) for row in benchmarks],
         "config": dict(config),
+        "changed": difference(config, defaults),
+        "reproduce": recipe(provenance, config, defaults),
+        "cite": citation(title, config["run"], provenance),
         "provenance": dict(provenance),
     }
 
 
 def report_markdown(report: Mapping[str, Any]) -> str:
-    """What `report_json` returns as a page of Markdown: sentence, tables, gates, commit."""
+    """What `report_json` returns as a page of Markdown."""
     found = report["paired"]["measured"]
     counts = found["table"]
-    parts = [f"# {_plain(report['title'])}", _plain(report["sentence"])]
     right, gained = counts["both_right"], counts["gained"]
     lost, wrong = counts["lost"], counts["both_wrong"]
-    parts.append(
-        _table(
+    parts = [
+        f"# {plain(report['title'])}",
+        plain(report["sentence"]),
+        plain(report["noise"]),
+        markdown_table(
             ["", "right after", "wrong after"],
             [["right before", right, lost], ["wrong before", gained, wrong]],
-        )
-    )
-    if "by_type" in found:
-        rows = [
-            [
-                kind,
-                group["questions"],
-                percent(group["before"]),
-                percent(group["after"]),
-                points(group["after"] - group["before"]),
-                p_value(group["holm_p"]),
-            ]
-            for kind, group in found["by_type"].items()
-        ]
-        head = ["type", "questions", "before", "after", "points", "p, Holm"]
-        parts += ["## Types", _table(head, rows)]
-    if "retrieval" in found:
-        rows = [
-            [
-                name,
-                percent(side["ceiling"]),
-                f"{side['correct_found']} of {side['answer_found']}",
-                f"{side['correct_not_found']} of {found['questions'] - side['answer_found']}",
-            ]
-            for name, side in ((n, found["retrieval"][n]) for n in ("before", "after"))
-        ]
-        head = ["", "retrieval ceiling", "right if found", "right if not found"]
-        parts += ["## Retrieval", _table(head, rows)]
+        ),
+        "## Gates",
+    ]
     rows = [
         [name, "passed" if gate["passed"] else "failed"] for name, gate in report["gates"].items()
     ]
-    parts += ["## Gates", _table(["gate", "verdict"], rows) if rows else "None was measured."]
-    parts += ["## Provenance", f"Commit {_plain(report['provenance'].get('commit') or 'unknown')}."]
+    parts.append(markdown_table(["gate", "verdict"], rows) if rows else "None was measured.")
+    parts += _outcomes(found)
+    for key, name in (("type", "type"), ("dataset", "data set"), ("hops", "hops")):
+        if f"by_{key}" in found:
+            parts += [f"## By {name}", _groups(found[f"by_{key}"], found, name)]
+    parts += [*_samples(found), *_retrieval(found), *_leakage(found)]
+    if rows := [
+        [row["rule"], number(row["seconds"]), number(row["max_rss_mb"])]
+        for row in report["benchmarks"]
+    ]:
+        parts += [
+            "## Time and memory",
+            markdown_table(["rule", "seconds", "peak memory, MB"], rows),
+        ]
+    how = report["reproduce"]
+    parts += ["## Reproduce", _code("\n".join(how["commands"]))]
+    if how["run.yaml"]:
+        parts += ["with `run.yaml`:", _code(how["run.yaml"].rstrip())]
+    parts += [plain(warning) for warning in how["warnings"]]
+    parts += ["## Cite", _code(report["cite"])]
+    parts += ["## Provenance", f"Commit {plain(report['provenance'].get('commit') or 'unknown')}."]
     return "\n\n".join(parts) + "\n"
 
 
-def _table(head: Sequence[Any], rows: Sequence[Sequence[Any]]) -> str:
+def _outcomes(found: Mapping[str, Any]) -> list[str]:
+    table = found.get("outcomes")
+    if not table:
+        return []
+    names = sorted({*table, *(became for row in table.values() for became in row)})
+    rows = [[was, *(table.get(was, {}).get(became, 0) for became in names)] for was in names]
+    return ["## Outcome before (rows) and after (columns)", markdown_table(["", *names], rows)]
+
+
+def _groups(groups: Mapping[str, Any], found: Mapping[str, Any], name: str) -> str:
+    rows = [
+        [
+            kind,
+            group["questions"],
+            percent(group["before"]),
+            percent(group["after"]),
+            points(group["after"] - group["before"]),
+            floor_points(found, group["questions"]),
+            p_value(group["holm_p"]),
+        ]
+        for kind, group in groups.items()
+    ]
+    return markdown_table(
+        [name, "questions", "before", "after", "points", "noise floor", "p, Holm"], rows
+    )
+
+
+def _samples(found: Mapping[str, Any]) -> list[str]:
+    if "samples" not in found:
+        return []
+    rows = [
+        [f"pass@{k}", percent(row["before"]), percent(row["after"]), _change(row["difference"])]
+        for k, row in found["samples"]["pass_at"].items()
+    ]
+    head = ["", "before", "after", "points"]
+    return [f"## {found['samples']['samples']} samples a question", markdown_table(head, rows)]
+
+
+def _retrieval(found: Mapping[str, Any]) -> list[str]:
+    if "retrieval" not in found:
+        return []
+    rows = [
+        [
+            name,
+            percent(side["ceiling"]),
+            f"{side['correct_found']} of {side['answer_found']}",
+            f"{side['correct_not_found']} of {found['questions'] - side['answer_found']}",
+        ]
+        for name, side in ((n, found["retrieval"][n]) for n in ("before", "after"))
+    ]
+    head = ["", "retrieval ceiling", "right if found", "right if not found"]
+    return ["## Retrieval", markdown_table(head, rows)]
+
+
+def _leakage(found: Mapping[str, Any]) -> list[str]:
+    if "leakage" not in found:
+        return []
+    leaks = found["leakage"]
+    rows = []
+    for kind, count in leaks["counts"].items():
+        row = leaks["without"].get(kind)
+        result = (
+            [f"{row['before']} → {row['after']} of {row['questions']}", _change(row["difference"])]
+            if row
+            else ["–", "–"]
+        )
+        rows.append([kind, count, leaks["same_answer"][kind], *result])
+    head = ["kind", "questions", "same answer", "result without them", "points"]
+    return ["## Held-out questions in the training set", markdown_table(head, rows)]
+
+
+def _change(difference: Mapping[str, Any]) -> str:
+    low, high = difference["ci95"]
+    return f"{points(difference['mean'])} [{points(low)}, {points(high)}]"
+
+
+def markdown_table(head: Sequence[Any], rows: Sequence[Sequence[Any]]) -> str:
+    """A table whose cells are plain text."""
     lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(_plain(cell) for cell in line) + " |" for line in lines)
+    return "\n".join("| " + " | ".join(plain(cell) for cell in line) + " |" for line in lines)
 
 
-def _plain(value: Any) -> str:
+def _code(text: str) -> str:
+    """Text as an indented block, which nothing in it can end."""
+    return "\n".join(f"    {line}" for line in text.splitlines())
+
+
+def plain(value: Any) -> str:
     """Text that is neither markup nor HTML nor more than one line."""
     text = " ".join(str(value).split())
     for character in "\\`*_[]<>|#":

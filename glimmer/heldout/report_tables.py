@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from glimmer.files import read_json
 from glimmer.search_r1.scoring import OUTCOMES
 
 _HASH = re.compile(r"[0-9a-f]{40,64}")
@@ -153,11 +152,10 @@ def means(before: Mapping[str, Any], after: Mapping[str, Any]) -> Html:
                  kind="figures")  # fmt: skip
 
 
-def gates(paths: Mapping[str, Path]) -> Html:
+def gates(verdicts: Mapping[str, Mapping[str, Any]]) -> Html:
     """One row a gate: verdict, figures, thresholds, data; the cases worth reading folded below."""
     rows, folded = [], []
-    for name, path in paths.items():
-        verdict = read_json(path)
+    for name, verdict in verdicts.items():
         state = "passed" if verdict["passed"] else "failed"
         rows.append(
             [
@@ -248,24 +246,38 @@ def flatten(config: Mapping[str, Any]) -> dict[tuple[str, ...], str]:
     return flat
 
 
-def benchmarks(folder: Path) -> Html:
-    """Seconds and peak memory of each rule, from Snakemake's benchmark files."""
-    rows, total, peak = [], 0.0, None
+def benchmark_rows(folder: Path) -> list[dict[str, Any]]:
+    """{"rule", "seconds", "max_rss_mb"} of each rule, from Snakemake's benchmark files; None where
+    nothing was measured. A rule that ran several times has the sum of its seconds."""
+    rows = []
     for path in sorted(folder.rglob("*.tsv")) if folder.is_dir() else []:
         with open(path, encoding="utf-8", newline="") as handle:
             runs = list(csv.DictReader(handle, delimiter="\t"))
         seconds = [x for run in runs if (x := _float(run.get("s"))) is not None]
         memory = [x for run in runs if (x := _float(run.get("max_rss"))) is not None]
-        rule = path.relative_to(folder).with_suffix("").as_posix()
-        if not seconds:
-            rows.append([rule, "–", "–", "–"])
-            continue
-        most = max(memory, default=None)
-        total += sum(seconds)
-        peak = most if peak is None or (most is not None and most > peak) else peak
-        rows.append([rule, f"{sum(seconds):,.1f}", clock(sum(seconds)), _megabytes(most)])
-    if not rows:
+        rows.append(
+            {
+                "rule": path.relative_to(folder).with_suffix("").as_posix(),
+                "seconds": sum(seconds) if seconds else None,
+                "max_rss_mb": max(memory) if seconds and memory else None,
+            }
+        )
+    return rows
+
+
+def benchmarks(measured: Sequence[Mapping[str, Any]]) -> Html:
+    """Seconds and peak memory of each rule, of `benchmark_rows`."""
+    if not measured:
         return Html("<p>No benchmark file was found.</p>")
+    rows = []
+    for row in measured:
+        seconds = row["seconds"]
+        shown = ["–", "–"] if seconds is None else [f"{seconds:,.1f}", clock(seconds)]
+        rows.append([row["rule"], *shown, _megabytes(row["max_rss_mb"])])
+    total = sum(row["seconds"] or 0.0 for row in measured)
+    peak = max(
+        (row["max_rss_mb"] for row in measured if row["max_rss_mb"] is not None), default=None
+    )
     rows.append(["all rules", f"{total:,.1f}", clock(total), _megabytes(peak)])
     head = ["rule", "seconds", "h:mm:ss", "peak memory, MB"]
     note = (

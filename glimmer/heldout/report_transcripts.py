@@ -1,9 +1,14 @@
-"""The transcripts that the report's viewer shows, as one JSON value without token ids."""
+"""The transcripts that the report's viewer shows, as one JSON value.
+
+With a way to turn token ids into text, a turn also carries its log-probabilities: `lp` is
+[piece, centinats, piece, centinats, ...], `piece` a place in `pieces`; -105 stands for -1.05 nats.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 MAX_OTHERS = 60  # questions neither gained nor lost, on a page that has no room for all
@@ -11,17 +16,85 @@ BUDGET = 9_600_000  # bytes of transcripts on the page
 KINDS = ("gained", "lost", "both_right", "both_wrong")
 
 
+Piece = Callable[[int], str]
+
+
 def fitting(
-    before: Mapping[str, Any], after: Mapping[str, Any], *, budget: int = BUDGET
+    before: Mapping[str, Any],
+    after: Mapping[str, Any],
+    *,
+    budget: int = BUDGET,
+    piece: Piece | None = None,
 ) -> dict[str, Any]:
-    """`transcripts` with about as many others, at least `MAX_OTHERS`, as fit into `budget`."""
+    """`transcripts` with about as many others, at least `MAX_OTHERS`, as fit into `budget`; then
+    with the log-probabilities of all questions if these fit too, else of those that changed."""
     others = max(len(before), MAX_OTHERS)
     while True:
         shown = transcripts(before, after, others=others)
-        size = len(json.dumps(shown, ensure_ascii=False).encode("utf-8", "replace"))
-        if size <= budget or others == MAX_OTHERS:
-            return shown
+        room = budget - _size(shown)
+        if room >= 0 or others == MAX_OTHERS:
+            break
         others = max(MAX_OTHERS, others * 4 // 5)
+    if piece is None:
+        return shown
+    for kinds in (KINDS, ("gained", "lost")):
+        added = _with_logprobs(shown, before, after, piece, kinds)
+        if _size(added) <= budget:
+            return added
+    return shown
+
+
+def token_pieces(checkpoint: Path) -> Piece:
+    """Token id -> its text, by the tokenizer of a checkpoint. A token that is no whole character
+    has the replacement character in its place."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
+    return lambda token: tokenizer.decode([token], skip_special_tokens=False)
+
+
+def _size(shown: Mapping[str, Any]) -> int:
+    return len(
+        json.dumps(shown, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    )
+
+
+def _with_logprobs(
+    shown: Mapping[str, Any],
+    before: Mapping[str, Any],
+    after: Mapping[str, Any],
+    piece: Piece,
+    kinds: Sequence[str],
+) -> dict[str, Any]:
+    """`shown` with the log-probabilities of the questions of some kinds."""
+    places: dict[int, int] = {}
+    questions = []
+    for question in shown["questions"]:
+        if question["kind"] in kinds:
+            question = question | {
+                name: question[name]
+                | {
+                    "turns": [
+                        turn | _logprobs(row, places)
+                        for turn, row in zip(
+                            question[name]["turns"], rows[question["id"]]["turns"], strict=True
+                        )
+                    ]
+                }
+                for name, rows in (("before", before), ("after", after))
+            }
+        questions.append(question)
+    return {**shown, "questions": questions, "pieces": [piece(token) for token in places]}
+
+
+def _logprobs(turn: Mapping[str, Any], places: dict[int, int]) -> dict[str, Any]:
+    tokens, values = turn.get("completion_ids") or [], turn.get("logprobs") or []
+    if not tokens or len(tokens) != len(values):
+        return {}
+    pairs = zip(tokens, values, strict=True)
+    return {
+        "lp": [x for t, v in pairs for x in (places.setdefault(t, len(places)), round(100 * v))]
+    }
 
 
 def transcripts(

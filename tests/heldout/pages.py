@@ -162,6 +162,38 @@ class Case:
                 "details": [],
             },
         }
+        # Two further passes over the first 40 questions; every 20th changes in one of them.
+        self.repeats = {
+            name: [
+                {
+                    "id": row["id"],
+                    "pass": number,
+                    "outcome": row["outcome"],
+                    "prediction": row["prediction"],
+                    "scores": row["scores"]
+                    | (
+                        {"exact_match": 1 - row["scores"]["exact_match"]}
+                        if k % 20 == number
+                        else {}
+                    ),
+                    "same_tokens": k % 20 != number,
+                }
+                for number in (1, 2)
+                for k, row in enumerate(rows[:40])
+            ]
+            for name, rows in (("before", self.before), ("after", self.after))
+        }
+        self.leakage = {
+            "train": 2400,
+            "heldout": questions,
+            "settings": {"ngram": 3, "min_overlap": 0.8, "min_similarity": 0.95},
+            "counts": {"exact": 0, "normalised": 0, "ngram": 2, "embedding": 0, "any": 2},
+            "same_answer": {"exact": 0, "normalised": 0, "ngram": 1, "embedding": 0, "any": 1},
+            "found": [
+                {"id": self.before[i]["id"], "kind": "ngram", "score": 0.9, "same_answer": i == 0}
+                for i in (0, 1)
+            ],
+        }
         self.config = copy.deepcopy(CONFIG)
         self.defaults = copy.deepcopy(CONFIG)
         self.provenance = copy.deepcopy(PROVENANCE)
@@ -178,7 +210,10 @@ class Case:
         write_jsonl(f / "metrics.jsonl", self.metrics)
         for gate, verdict in self.gates.items():
             write_json(f / f"{gate}.json", verdict)
-        paired = compare(f / "before.jsonl", f / "after.jsonl", seed=0, resamples=300)
+        for when, rows in self.repeats.items():
+            write_jsonl(f / f"{when}.repeats.jsonl", rows)
+        write_json(f / "leakage.json", self.leakage)
+        paired = self.paired()
         write_report(
             f / name,
             paired=paired,
@@ -190,8 +225,23 @@ class Case:
             config=self.config,
             defaults=self.defaults,
             benchmarks=f / "benchmarks",
+            json_out=f / "report.json",
+            markdown_out=f / "report.md",
+            piece=lambda token: f" t{token}",
         )
         return (f / name).read_text(encoding="utf-8")
+
+    def paired(self) -> dict:
+        """The verdict of the files that `write` has written."""
+        f = self.folder
+        return compare(
+            f / "before.jsonl",
+            f / "after.jsonl",
+            seed=0,
+            resamples=300,
+            repeats=(f / "before.repeats.jsonl", f / "after.repeats.jsonl"),
+            leakage=f / "leakage.json",
+        )
 
 
 class Page(HTMLParser):

@@ -1,33 +1,283 @@
-"""Which questions are asked, and what of an interrupted evaluation counts."""
+"""The evaluation with a sampler of the test's own: every question counts, passes, resumption."""
 
+import contextlib
 import json
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 
 from glimmer.errors import ConfigError
-from glimmer.heldout.evaluation import _finished, choose_questions
+from glimmer.files import read_jsonl, write_jsonl
+from glimmer.heldout import compare
+from glimmer.heldout import evaluation as stage
+from glimmer.heldout.evaluation import evaluate, finished, first_pass, repeated_passes
+from glimmer.heldout.samplers import open_sampler
+from glimmer.renderer import load_renderer
+from glimmer.search_r1.prompt import SEARCH_TOOL
+from glimmer.titanrl import ensure_importable
+
+ensure_importable()
+
+from torchtitan.experiments.rl.types import Completion  # noqa: E402
+
+CHECKPOINT = Path(__file__).parents[2] / "resources/tiny_glimmer"
+RENDERER = {
+    "implementation": "glimmer",
+    "current_date": "2026-08-14",
+    "knowledge_cutoff": "2026-01-04",
+    "reasoning_strength": "high",
+}
+SEARCH = {
+    "topk": 3,
+    "timeout_s": 1,
+    "max_retries": 0,
+    "max_failed_fraction": 0.2,
+    "max_turns": 3,
+    "max_new_tokens": 16,
+    "max_rollout_tokens": 1200,
+}
+SETTINGS = {
+    "engine": "local",
+    "questions": 12,
+    "datasets": None,
+    "ids": None,
+    "seed": 3,
+    "temperature": 0.0,
+    "samples": 1,
+    "batch": 4,
+    "repeats": 3,
+    "repeat_questions": 6,
+}
+
+
+@dataclass(frozen=True)
+class Sampling:
+    temperature: float
+    max_tokens: int
+    seed: int
+    stop_token_ids: tuple
+
+
+class Scripted:
+    """A sampler that answers by a function of (question, rollouts of the batch, seed)."""
+
+    def __init__(self, answer):
+        self.answer, self.rollouts, self.left, self.begun = answer, 0, 0, []
+        self.tokenizer = load_renderer(CHECKPOINT, RENDERER, tools=[SEARCH_TOOL]).tokenizer
+
+    def sampling(self, **settings):
+        return Sampling(**settings)
+
+    def begin(self, rollouts):
+        assert self.left == self.rollouts  # the batch before has ended
+        self.rollouts, self.left = rollouts, 0
+        self.begun.append(rollouts)
+
+    def leave(self):
+        self.left += 1
+
+    async def generate(self, prompt_token_ids, *, sampling_config, request_id, **_):
+        text = self.tokenizer.decode(prompt_token_ids, skip_special_tokens=False)
+        question = text.rsplit("Question: ")[-1].split("?")[0]
+        said = self.answer(question.split()[-1], self.rollouts, sampling_config.seed)
+        ids = self.tokenizer.encode(f" to=user<|message|>{said}<|eot|>", add_special_tokens=False)
+        return Completion(
+            min_policy_version=0,
+            max_policy_version=0,
+            request_id=request_id,
+            token_ids=ids,
+            token_logprobs=[-0.5] * len(ids),
+            finish_reason="stop",
+        )
 
 
 @pytest.fixture
-def questions(tmp_path):
-    path = tmp_path / "heldout.jsonl"
-    rows = [{"id": f"q{i}", "question": f"Who {i}?", "golden_answers": ["x"]} for i in range(50)]
-    path.write_text("".join(json.dumps(r) + "\n" for r in rows))
+def asked(tmp_path):
+    path = tmp_path / "questions.jsonl"
+    rows = [
+        {"id": f"q{i}", "question": f"Who wrote {i}?", "golden_answers": [f"yes {i}"], "hops": 1}
+        for i in range(12)
+    ]
+    write_jsonl(path, rows)
     return path
 
 
-def test_the_draw_is_seeded_without_repeats_and_in_file_order(questions):
-    first = [q.id for q in choose_questions(questions, count=20, seed=1)]
-    assert first == [q.id for q in choose_questions(questions, count=20, seed=1)]
-    assert first != [q.id for q in choose_questions(questions, count=20, seed=2)]
-    numbers = [int(i[1:]) for i in first]
-    assert numbers == sorted(set(numbers))
-    assert len(choose_questions(questions, count=50, seed=0)) == 50
+@pytest.fixture
+def run(tmp_path, asked, monkeypatch):
+    """Evaluate with an answer function; the records and the repeats."""
+    (tmp_path / "index").mkdir()
+    (tmp_path / "index/index.json").write_text("{}")
+
+    def start(answer, *, when="before", **settings):
+        sampler = Scripted(answer)
+        monkeypatch.setattr(stage, "open_sampler", lambda *_, **__: contextlib.nullcontext(sampler))
+        monkeypatch.setattr(
+            "glimmer.retrieval.launch.retrieval_service",
+            lambda *_, **__: contextlib.nullcontext("http://127.0.0.1:9/retrieve"),
+        )
+        out, repeats = tmp_path / f"{when}.jsonl", tmp_path / f"{when}.repeats.jsonl"
+        evaluate(
+            checkpoint=CHECKPOINT,
+            questions=asked,
+            index=tmp_path / "index",
+            corpus=tmp_path / "corpus.jsonl",
+            out=out,
+            repeats=repeats,
+            settings=SETTINGS | settings,
+            search=SEARCH,
+            retrieval={},
+            renderer=RENDERER,
+            threads=1,
+            code="c",
+            service_log=tmp_path / "log",
+        )
+        rows = [[row for _, row in read_jsonl(path)] for path in (out, repeats)]
+        assert not list(tmp_path.glob(".*.part"))
+        return *rows, sampler
+
+    return start
 
 
-def test_more_questions_than_there_are(questions):
-    with pytest.raises(ConfigError, match=r"evaluation\.questions: 51 asked for.* has 50"):
-        choose_questions(questions, count=51, seed=0)
+def right(number, *_):
+    return f"yes {number}"
+
+
+def test_every_question_has_a_record_and_one_outcome(run, tmp_path):
+    """Fault 27: a rollout that raises is a question answered wrong, not one left out."""
+
+    def answer(number, *_):
+        if int(number) % 4 == 0:
+            raise RuntimeError("the engine is gone")
+        return f"yes {number}" if int(number) % 4 == 1 else "no"
+
+    rows, _, _ = run(answer, repeats=1)
+    assert [row["id"] for row in rows] == [f"q{i}" for i in range(12)]
+    assert [row["outcome"] for row in rows] == ["crashed", "correct", "wrong", "wrong"] * 3
+    run(right, when="after", repeats=1)
+    found = compare(tmp_path / "before.jsonl", tmp_path / "after.jsonl", seed=0, resamples=100)
+    assert found["measured"]["questions"] == 12
+    assert found["measured"]["before"]["exact_match"] == 3 / 12
+    assert found["measured"]["outcomes"]["crashed"] == {"correct": 3}
+
+
+def test_both_evaluations_ask_the_same_questions(run):
+    """Fault 26: nothing is an iterator that the second evaluation continues."""
+    first, _, _ = run(right)
+    again, _, _ = run(lambda *_: "no", when="after")
+    assert [r["id"] for r in first] == [r["id"] for r in again]
+    assert [r["hashes"] for r in first] == [r["hashes"] for r in again]
+    assert {r["hops"] for r in first} == {1}
+
+
+def test_answers_that_depend_on_the_batch_show_in_the_noise_floor(run, tmp_path):
+    """Fault 28: temperature 0 that varies with the batch's size is measured, not believed."""
+
+    def answer(number, rollouts, _):
+        return f"yes {number}" if rollouts == 4 or int(number) % 2 else "no"
+
+    for when in ("before", "after"):
+        _, repeats, sampler = run(answer, when=when)
+        assert len(repeats) == 12 and {row["pass"] for row in repeats} == {1, 2}
+        assert sampler.begun == [4, 4, 4, 2, 2, 2, 1, 1, 1, 1, 1, 1]
+    paths = [tmp_path / f"{when}.jsonl" for when in ("before", "after")]
+    files = tuple(tmp_path / f"{when}.repeats.jsonl" for when in ("before", "after"))
+    noise = compare(*paths, seed=0, resamples=100, repeats=files)["measured"]["noise"]
+    even = sum(int(row["id"][1:]) % 2 == 0 for row in repeats) // 2
+    assert even and noise["before"]["changed"] == even == noise["before"]["other_tokens"]
+    assert noise["before"]["correct"] == [6, 6 - even, 6 - even]
+    assert noise["questions"] > 0 and not noise["above"]
+
+
+def test_a_sampler_that_keeps_its_word_has_no_noise(run, tmp_path):
+    for when in ("before", "after"):
+        _, repeats, _ = run(right, when=when)
+        assert all(row["same_tokens"] for row in repeats)
+    paths = [tmp_path / f"{when}.jsonl" for when in ("before", "after")]
+    files = tuple(tmp_path / f"{when}.repeats.jsonl" for when in ("before", "after"))
+    noise = compare(*paths, seed=0, resamples=100, repeats=files)["measured"]["noise"]
+    assert noise["questions"] == 0 and noise["before"]["changed"] == 0
+    assert 0 < noise["at_most"] < 1 and noise["ratio"] is None
+
+
+def test_several_samples_a_question(run, tmp_path):
+    def answer(number, _, seed):
+        return f"yes {number}" if seed == 3 or int(number) < 6 else "no"
+
+    for when in ("before", "after"):
+        rows, repeats, _ = run(answer, when=when, samples=3, temperature=1.0)
+        assert all(len(row["samples"]) == 2 for row in rows)
+        assert [s["outcome"] for s in rows[11]["samples"]] == ["wrong", "wrong"]
+        assert rows[11]["outcome"] == "correct"
+    paths = [tmp_path / f"{when}.jsonl" for when in ("before", "after")]
+    found = compare(*paths, seed=0, resamples=100)["measured"]["samples"]
+    assert found["samples"] == 3 and list(found["pass_at"]) == ["1", "2", "3"]
+    assert found["pass_at"]["1"]["before"] == pytest.approx((6 * 3 + 6) / 36)
+    assert found["pass_at"]["3"]["before"] == 1.0
+    assert {row["pass"] for row in repeats} == {1, 2}
+
+
+def test_an_interrupted_evaluation_goes_on(run, tmp_path):
+    """Finished batches are not asked again, in the first pass and in the repeated ones."""
+    whole = run(right)[:2]
+    for path in tmp_path.glob("before*.jsonl"):
+        path.unlink()
+    left = {"n": 15}
+
+    class Gone(BaseException):
+        pass
+
+    def dying(number, *_):
+        left["n"] -= 1
+        if not left["n"]:
+            raise Gone
+        return f"yes {number}"
+
+    with pytest.raises(Gone):
+        run(dying)
+    seen = []
+
+    def counting(number, *_):
+        seen.append(number)
+        return f"yes {number}"
+
+    again = run(counting)[:2]
+    assert again == whole and len(seen) == 12 - 2  # 12 of the first pass and one batch are there
+
+
+@pytest.fixture
+def questions():
+    from glimmer.assets import Question
+
+    return [Question(f"q{i}", f"Who {i}?", ["x"]) for i in range(30)]
+
+
+def test_passes_have_the_same_questions_in_other_batches(questions):
+    settings = SETTINGS | {"batch": 8, "repeat_questions": 20}
+    batches = repeated_passes(questions, settings)
+    asked = {n: [q.id for b in batches if b.number == n for q in b.questions] for n in (1, 2)}
+    assert sorted(asked[1]) == sorted(asked[2]) and len(set(asked[1])) == 20
+    assert asked[1] != asked[2]
+    assert {len(b.questions) for b in batches if b.number == 1} == {4}
+    assert max(len(b.questions) for b in batches if b.number == 2) == 2
+    assert repeated_passes(questions, settings) == batches
+    assert repeated_passes(questions, settings | {"repeats": 1}) == []
+    every = repeated_passes(questions, settings | {"repeat_questions": None})
+    assert len([q for b in every if b.number == 1 for q in b.questions]) == 30
+    first = first_pass(questions, settings)
+    assert [q for b in first for q in b.questions] == questions
+    assert [b.group for b in first] == [0, 8, 16, 24]
+    # Random numbers of its own for each pass, where the temperature asks for any.
+    assert len({b.seed for b in [*first, *batches]}) == 3
+    assert replace(batches[0], number=0) != batches[0]
+
+
+def test_an_unknown_engine():
+    with (
+        pytest.raises(ConfigError, match=r"evaluation\.engine: found 'none'"),
+        open_sampler("none", CHECKPOINT, threads=1),
+    ):
+        pass
 
 
 def part_file(tmp_path, identity, rows, tail=""):
@@ -39,18 +289,18 @@ def part_file(tmp_path, identity, rows, tail=""):
 
 @pytest.mark.parametrize(
     ("rows", "tail", "kept"),
-    [(0, "", 0), (4, "", 4), (5, "", 4), (4, '{"id": 4, "que', 4), (3, "", 0), (8, "", 8)],
+    [(0, "", 0), (4, "", 4), (5, "", 4), (4, '{"id": 4, "que', 4), (3, "", 0), (7, "", 7)],
 )
 def test_whole_batches_of_an_interrupted_run_are_kept(tmp_path, rows, tail, kept):
     path = part_file(tmp_path, "a", rows, tail)
-    assert len(_finished(path, "a", batch=4)) == kept
+    assert len(finished(path, "a", sizes=[4, 3])) == kept
     assert len(path.read_text().splitlines()) == kept + 1  # the file is cut back to them
-    assert len(_finished(path, "a", batch=4)) == kept
+    assert len(finished(path, "a", sizes=[4, 3])) == kept
 
 
 @pytest.mark.parametrize("text", ["", "not json\n", '{"ident', '{"identity": "b"}\n{"id": 0}\n'])
 def test_a_part_of_something_else_is_begun_anew(tmp_path, text):
     path = tmp_path / ".before.jsonl.part"
     path.write_text(text)
-    assert _finished(path, "a", batch=1) == []
+    assert finished(path, "a", sizes=[1]) == []
     assert path.read_text() == '{"identity": "a"}\n'

@@ -61,12 +61,13 @@ def test_ceiling_and_accuracy_by_hand(tmp_path):
     assert found["after"]["accuracy_found"]["rate"] == pytest.approx(2 / 3)
     assert found["after"]["accuracy_not_found"]["rate"] == 0.0
     assert found["after"]["correct_found"] == 2
-    assert found["found_in"] == {
-        "both": {"questions": 2, "before": 1, "after": 2},
-        "only_before": {"questions": 0, "before": 0, "after": 0},
-        "only_after": {"questions": 1, "before": 1, "after": 0},
-        "neither": {"questions": 1, "before": 0, "after": 0},
+    groups = {
+        name: (group["questions"], group["before"], group["after"])
+        for name, group in found["found_in"].items()
     }
+    assert groups == {"both": (2, 0.5, 1.0), "only_after": (1, 1.0, 0.0), "neither": (1, 0.0, 0.0)}
+    assert found["found_in"]["both"]["gained"] == found["found_in"]["only_after"]["lost"] == 1
+    assert all(group["holm_p"] == 1.0 for group in found["found_in"].values())
 
 
 def test_all_found_leaves_no_rate_of_the_others(tmp_path):

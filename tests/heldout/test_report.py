@@ -9,17 +9,27 @@ import shutil
 import pytest
 
 from glimmer.errors import DataError
-from glimmer.heldout.report import difference, result_sentence
-from glimmer.heldout.report_figures import curves, flow, nice_ticks
-from glimmer.heldout.report_tables import benchmarks, clock, number, points, settings, show
+from glimmer.heldout.report_figures import (
+    curves,
+    entropy_against_length,
+    flow,
+    nice_ticks,
+    recall_sweep,
+)
+from glimmer.heldout.report_reproduce import difference
+from glimmer.heldout.report_tables import (
+    benchmark_rows,
+    benchmarks,
+    clock,
+    number,
+    points,
+    settings,
+    show,
+)
 from glimmer.heldout.report_transcripts import MAX_OTHERS, fitting, transcripts
+from glimmer.heldout.report_words import result_sentence
 from glimmer.provenance.code import code_parts
 from tests.heldout.pages import COMMIT, CONFIG, HOSTILE, Case, Page
-
-
-@pytest.fixture
-def case(tmp_path):
-    return Case(tmp_path / "run")
 
 
 def paired(before, after, questions, mean, ci, p):
@@ -77,7 +87,7 @@ def test_sentence_of_a_control_and_without_steps():
 
 def test_page_has_every_section_in_order_and_asks_for_nothing(case):
     html = case.write()
-    titles = re.findall(r"<h2 [^>]*>([^<]+)</h2>", html)
+    titles = re.findall(r"<h2 id[^>]*>([^<]+)</h2>", html)
     assert titles == [
         "Before and after",
         "Gates",
@@ -86,7 +96,7 @@ def test_page_has_every_section_in_order_and_asks_for_nothing(case):
         "Settings",
         "Time and memory",
         "Provenance",
-        "Reproduce",
+        "Reproduce and cite",
     ]
     page = Page(html)
     links = [v for _, k, v in page.attributes if k in ("src", "href", "srcset", "action", "data")]
@@ -99,7 +109,8 @@ def test_page_has_every_section_in_order_and_asks_for_nothing(case):
 
 
 def test_page_shows_the_figures(case):
-    text = " ".join(" ".join(Page(case.write()).text).split())
+    html = case.write()
+    text = " ".join(" ".join(Page(html).text).split())
     assert "answers 130 of 200 held-out questions, 80 before: +25.0 points" in text
     for shown in ("60 gained", "10 lost", "70 both right", "0.9961", "1,234", "0.001235"):
         assert shown in text, shown
@@ -107,6 +118,14 @@ def test_page_shows_the_figures(case):
     assert "grpo 3,661.5 1:01:02 2,048" in text and "all rules 3,663.8 1:01:04 2,048" in text
     assert COMMIT in text and "8.0 GiB" in text and "working tree clean" in text
     assert "make run" in text
+    first = text[: text.index("Contents") if "Contents" in text else text.index("Before and after")]
+    assert "Noise floor: ±" in first and "the difference is" in first
+    assert "1 of 2 gates failed" in first and "failed model parity" in first
+    assert "Outcomes before (left) and after (right)" in first
+    assert "±" in text[text.index("Exact match by type") :]
+    assert "near, by word n-grams 2 1" in text
+    assert "Recall against exact search" in text and "efSearch 128: 0.9961" in html
+    assert "Entropy, nats a token (upwards)" in text and "@misc{glimmer-test" in text
     assert "right if found" in text and "p, Holm" in text
     assert "a true difference of" in text and "Duffy 1984" in text
 
@@ -150,6 +169,8 @@ def test_hostile_text_stays_text(case):
 def test_half_a_surrogate_pair_does_not_stop_the_report(case):
     case.config["report"]["title"] = "half \ud83d pair"
     assert "half ? pair" in case.write()
+    assert "half ? pair" in (case.folder / "report.md").read_text()
+    assert "half ? pair" in (case.folder / "report.json").read_text()
 
 
 @pytest.mark.parametrize("count", [0, 1])
@@ -196,7 +217,7 @@ def test_without_benchmarks_and_with_odd_ones(case):
     (case.folder / "benchmarks").mkdir()
     (case.folder / "benchmarks/empty.tsv").write_text("")
     (case.folder / "benchmarks/odd.tsv").write_text("s\tmax_rss\nNA\tNA\n")
-    assert "<td>–</td>" in benchmarks(case.folder / "benchmarks")
+    assert "<td>–</td>" in benchmarks(benchmark_rows(case.folder / "benchmarks"))
 
 
 def test_changed_settings_are_marked_and_reproduced(case):
@@ -242,6 +263,34 @@ def test_transcripts_fit_into_their_budget(case):
     assert len(json.dumps(less)) <= 0.9 * size
     assert less["shown"]["gained"] == 60 and less["shown"]["both_right"] < 70
     assert fitting(*sides, budget=1) == transcripts(*sides)
+
+
+def test_log_probabilities_go_first_to_what_changed(case):
+    sides = [{r["id"]: r for r in rows} for rows in (case.before, case.after)]
+    piece = str
+    whole = fitting(*sides, piece=piece)
+    assert len(whole["pieces"]) == len(set(whole["pieces"])) == 10
+    turn = whole["questions"][1]["before"]["turns"][0]
+    assert len(turn["lp"]) == 2 * turn["tokens"]
+    assert whole["pieces"][turn["lp"][0]] == "90001" and turn["lp"][1] == -12
+    without = len(json.dumps(fitting(*sides), separators=(",", ":")))
+    less = fitting(*sides, budget=without + 20_000, piece=piece)
+    kinds = {q["kind"] for q in less["questions"] if "lp" in q["after"]["turns"][0]}
+    assert kinds == {"gained", "lost"} and less["shown"] == whole["shown"]
+    assert "pieces" not in fitting(*sides, budget=without + 100, piece=piece)
+    case.before[1]["turns"][0]["logprobs"].pop()  # of another length: left out, not shifted
+    broken = fitting(*sides, piece=piece)["questions"][1]["before"]["turns"][0]
+    assert "lp" not in broken
+
+
+def test_plots_of_nothing_are_nothing():
+    assert entropy_against_length([{"step": 1, "entropy": 1.0}]) == ""
+    verdict = {"measured": {"recall_by_ef_search": {"16": 0.9}}, "threshold": {}}
+    assert recall_sweep(verdict) == "" and recall_sweep({"measured": {}, "threshold": {}}) == ""
+    flat = [{"step": k, "entropy": 0.0, "response_tokens": 30} for k in (1, 2)]
+    assert entropy_against_length(flat).count("<circle") == 2
+    verdict["measured"]["recall_by_ef_search"]["32"] = 0.9
+    assert "nan" not in recall_sweep(verdict)
 
 
 def test_raw_completion_only_where_it_says_more(case):

@@ -3,46 +3,12 @@
 from __future__ import annotations
 
 import re
-import shutil
 import time
 
 import pytest
 
-from tests.heldout.pages import HOSTILE, Case
-
-
-@pytest.fixture
-def case(tmp_path):
-    return Case(tmp_path / "run")
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if not chromium or not driver:
-        pytest.skip("chromium and chromedriver are not installed (Debian: chromium-driver)")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
-        options.add_argument(flag)
-    options.add_argument(f"--user-data-dir={tmp_path_factory.mktemp('chromium')}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    session = webdriver.Chrome(
-        options=options, service=webdriver.ChromeService(executable_path=driver)
-    )
-    yield session
-    session.quit()
-
-
-def visit(browser, path, width):
-    # Windows have a smallest width; the emulated screen has none.
-    browser.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride",
-        {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False},
-    )
-    browser.get(path.as_uri())
-    return lambda selector: browser.find_elements("css selector", selector)
+from tests.heldout.browsing import choose, visit
+from tests.heldout.pages import HOSTILE
 
 
 def test_in_a_browser(browser, case):
@@ -75,12 +41,6 @@ def test_in_a_browser(browser, case):
     ActionChains(browser).send_keys("\ue014").perform()
     assert curve.find_element("tag name", "output").text.startswith(f"step {before + 1}:")
     assert browser.get_log("browser") == []
-
-
-def choose(find, field, value):
-    from selenium.webdriver.support.select import Select
-
-    Select(find(f'select[data-field="{field}"]')[0]).select_by_value(value)
 
 
 def test_filters_by_outcome_and_type_in_a_browser(browser, case):

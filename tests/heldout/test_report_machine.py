@@ -2,17 +2,14 @@
 
 import json
 
-from glimmer.heldout import compare
-from glimmer.heldout.report_machine import report_json, report_markdown
+from glimmer.files import read_json
+from glimmer.heldout.report_machine import report_markdown
 from tests.heldout.pages import COMMIT, HOSTILE, Case
 
 
 def machine(case):
     case.write()
-    paired = compare(
-        case.folder / "before.jsonl", case.folder / "after.jsonl", seed=0, resamples=300
-    )
-    return report_json(paired, case.config, case.metrics, case.gates, case.provenance)
+    return read_json(case.folder / "report.json")
 
 
 def test_json_and_markdown_say_the_same(tmp_path):
@@ -24,8 +21,16 @@ def test_json_and_markdown_say_the_same(tmp_path):
     assert "| right before | 70 | 10 |\n| wrong before | 60 | 60 |" in text
     assert "| recall | passed |\n| model\\_parity | failed |" in text
     assert "| retrieval ceiling |" in text and COMMIT in text and text.endswith(".\n")
+    assert text == (tmp_path / "run/report.md").read_text()
+    assert "±" in report["noise"] and report["noise"] in text
+    assert "| ngram | 2 | 1 | 80 → 130 of 198 |" in text or "of 198 |" in text
+    assert report["benchmarks"][0] == {"rule": "grpo", "seconds": 3661.5, "max_rss_mb": 2048.4}
+    assert report["reproduce"]["commands"] == [f"git checkout {COMMIT}", "make run"]
+    assert COMMIT in report["cite"] and report["cite"].startswith("@misc{glimmer-test,")
+    assert f"    git checkout {COMMIT}" in text
     for line in text.splitlines():
-        assert line.count("|") in (0, 3, 4, 5, 7)
+        if line.startswith("|"):
+            assert line.count("|") - line.count("\\|") in (3, 4, 5, 6, 7, 8)
 
 
 def test_hostile_text_stays_text(tmp_path):
@@ -34,7 +39,9 @@ def test_hostile_text_stays_text(tmp_path):
     for row in (case.before[0], case.after[0]):
         row["type"] = HOSTILE + "|\n# x"
     text = report_markdown(machine(case))
-    assert "<script" not in text and "\n# x" not in text and "&lt;/script\\>" in text
+    # What is indented is code, in which nothing is markup.
+    outside = "\n".join(line for line in text.splitlines() if not line.startswith("    "))
+    assert "<script" not in outside and "\n# x" not in text and "&lt;/script\\>" in outside
 
 
 def test_without_steps_or_gates(tmp_path):

@@ -26,7 +26,8 @@ SETTINGS = {
         "checkpoint_every": 1,
     },
     "parity": {"prompts": 4},
-    "evaluation": {"questions": 12, "batch": 6},
+    "evaluation": {"questions": 12, "batch": 6, "repeat_questions": 4},
+    "leakage": {"min_similarity": None},
     "report": {"resamples": 200},
 }
 

@@ -87,10 +87,11 @@ def untimed(workflow):
 
 
 def test_evaluation(finished, workflow):
-    remake(workflow, "heldout/after.jsonl")
+    remake(workflow, "heldout/after.jsonl", "heldout/after.repeats.jsonl")
     target = f"{RUN}/heldout/after.jsonl"
     part = workflow.folder / RUN / "heldout/.after.jsonl.part"
     kill_when(workflow, lambda: size(part) > 10_000, target)
     assert not (workflow.folder / target).exists()
     assert "evaluate after: resuming after 6 of 12" in workflow.run(target)
     same_bytes(finished, workflow, "heldout/after.jsonl")
+    same_bytes(finished, workflow, "heldout/after.repeats.jsonl")

@@ -94,7 +94,7 @@ function setUpCurves() {
 // --- transcripts --------------------------------------------------------------------------------
 
 function setUpViewer() {
-  const { passages, questions } = data("transcripts");
+  const { passages, questions, pieces } = data("transcripts");
   const list = document.getElementById("list");
   const pane = document.getElementById("transcript");
   const search = document.getElementById("search");
@@ -126,7 +126,7 @@ function setUpViewer() {
     pane.replaceChildren();
     if (!question) return;
     question.button.setAttribute("aria-current", "true");
-    pane.append(transcript(question, passages, words));
+    pane.append(transcript(question, passages, pieces, words));
     if (byHand) history.replaceState(null, "", fragment(question));
     // On a narrow page the transcript lies below the list.
     if (byHand && pane.getBoundingClientRect().top > window.innerHeight * 0.7) {
@@ -213,7 +213,7 @@ function haystack(question, passages) {
   return found.filter(Boolean).join("\n").toLowerCase();
 }
 
-function transcript(question, passages, words) {
+function transcript(question, passages, pieces, words) {
   const whole = document.createDocumentFragment();
   const title = make("h3", "", question.question);
   title.dir = "auto";
@@ -229,7 +229,7 @@ function transcript(question, passages, words) {
   const sides = make("div", "sides");
   const pattern = goldenPattern(question.golden);
   for (const name of ["before", "after"]) {
-    sides.append(side(name, question[name], passages, pattern, words));
+    sides.append(side(name, question[name], passages, pieces, pattern, words));
   }
   whole.append(sides);
   return whole;
@@ -242,7 +242,7 @@ function fact(facts, name, value) {
   facts.append(text);
 }
 
-function side(name, row, passages, pattern, words) {
+function side(name, row, passages, pieces, pattern, words) {
   const box = make("section", "side " + name);
   box.append(make("h4", "", name));
   const facts = make("dl", "facts");
@@ -250,12 +250,12 @@ function side(name, row, passages, pattern, words) {
   fact(facts, "prediction", row.prediction === null ? "none" : row.prediction);
   fact(facts, "F1", short(row.f1));
   box.append(facts);
-  row.turns.forEach((turn, i) => box.append(oneTurn(turn, i + 1, passages, pattern)));
+  row.turns.forEach((turn, i) => box.append(oneTurn(turn, i + 1, passages, pieces, pattern)));
   if (!row.turns.length) box.append(make("p", "", "No turn was generated."));
   return box;
 }
 
-function oneTurn(turn, number, passages, pattern) {
+function oneTurn(turn, number, passages, pieces, pattern) {
   const box = make("div", "turn");
   box.append(make("h5", "", `Turn ${number}, ${turn.tokens || 0} tokens`));
   if (turn.reasoning) box.append(said("reasoning", turn.reasoning));
@@ -265,7 +265,36 @@ function oneTurn(turn, number, passages, pattern) {
   }
   if (turn.content) box.append(said("answer", turn.content, pattern));
   if (turn.raw) box.append(said("raw completion", turn.raw));
+  if (turn.lp) box.append(logProbs(turn.lp, pieces));
   for (const result of turn.results || []) box.append(found(result, passages, pattern));
+  return box;
+}
+
+// A turn's sampled tokens, each over its log-probability; made when it is opened.
+function logProbs(flat, pieces) {
+  const box = make("details", "logprobs");
+  box.append(make("summary", "", "Log-probabilities of the tokens"));
+  box.addEventListener("toggle", () => {
+    if (!box.open || box.querySelector("ol")) return;
+    const list = make("ol", "tokens");
+    let sum = 0;
+    for (let i = 0; i < flat.length; i += 2) {
+      const nats = flat[i + 1] / 100;
+      sum += nats;
+      const doubt = nats > -0.105 ? 0 : nats > -0.693 ? 1 : nats > -2.303 ? 2 : 3;
+      const item = make("li", "token doubt-" + doubt);
+      // Spaces and line breaks are part of a token: shown as marks.
+      const text = make("span", "piece", pieces[flat[i]].replace(/ /g, "␣").replace(/\n/g, "⏎"));
+      text.dir = "auto";
+      item.append(text, make("span", "nats", nats.toFixed(2)));
+      list.append(item);
+    }
+    const tokens = flat.length / 2;
+    box.append(
+      list,
+      make("p", "", `${tokens} tokens, sum ${sum.toFixed(2)} nats; darker: probability below 90, 50, 10 %.`),
+    );
+  });
   return box;
 }
 

@@ -1,0 +1,85 @@
+"""What answers held-out questions: one small interface, one engine behind it each.
+
+`glimmer.heldout.evaluation` drives TitanRL's rollouter with `Sampler.generate` and knows nothing
+else of an engine. A further engine is one class here (or in a package of its own) and one line in
+`open_sampler`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+from glimmer.errors import ConfigError
+
+
+class Sampler(Protocol):
+    """Completions for concurrent rollouts."""
+
+    async def generate(self, prompt_token_ids: list[int], **options: Any) -> Any:
+        """TitanRL's `GenerateFn`: keywords request_id, routing_session_id, sampling_config."""
+
+    def sampling(
+        self, *, temperature: float, max_tokens: int, seed: int, stop_token_ids: tuple[int, ...]
+    ) -> Any:
+        """The engine's own sampling settings, which `generate` gets back. They must have a field
+        `seed`: TitanRL adds a rollout's place in its group to it."""
+
+    def begin(self, rollouts: int) -> None:
+        """A batch of so many rollouts starts; none of an earlier one is left."""
+
+    def leave(self) -> None:
+        """One rollout of the batch has ended. Called on the event loop's thread."""
+
+
+class LocalSampler:
+    """The CPU engine: batches of a fixed composition, so that a completion depends on nothing
+    else."""
+
+    def __init__(self, checkpoint: Path) -> None:
+        from glimmer.training.local.model import load_model
+        from glimmer.training.local.sampler import BatchedSampler
+
+        self._batched = BatchedSampler(load_model(checkpoint))
+        self.generate = self._batched.generate
+        self.leave = self._batched.leave
+
+    def sampling(
+        self, *, temperature: float, max_tokens: int, seed: int, stop_token_ids: tuple[int, ...]
+    ) -> Any:
+        from glimmer.training.local.sampler import SamplingConfig
+
+        return SamplingConfig(
+            temperature=temperature,
+            max_tokens=max_tokens,
+            seed=seed,
+            stop_token_ids=stop_token_ids,
+        )
+
+    def begin(self, rollouts: int) -> None:
+        self._batched.reset()
+        self._batched.expect(rollouts)
+
+
+@contextlib.contextmanager
+def open_sampler(engine: str, checkpoint: Path, *, threads: int) -> Iterator[Sampler]:
+    """The sampler of `evaluation.engine`, taken down at the end whatever happens.
+
+    Args:
+        engine: `local`.
+        checkpoint: folder in Hugging Face layout.
+        threads: of torch, where the engine computes on a CPU.
+
+    Raises:
+        ConfigError: there is no such engine.
+    """
+    if engine != "local":
+        raise ConfigError(
+            f"evaluation.engine: found {engine!r}, expected local. Correct it in the config."
+        )
+    from glimmer.training.local.determinism import use_threads
+
+    use_threads(threads)
+    yield LocalSampler(checkpoint)

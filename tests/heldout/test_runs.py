@@ -1,0 +1,130 @@
+"""Several runs side by side, and seeds pooled by question, against simulation and by hand."""
+
+import copy
+
+import numpy as np
+import pytest
+
+from glimmer.errors import DataError
+from glimmer.heldout import compare
+from glimmer.heldout.pooled import compare_runs, pool_seeds
+from glimmer.heldout.report_machine import report_json
+from glimmer.heldout.runs_page import runs_markdown, runs_page
+from tests.heldout.pages import HOSTILE, Case, Page
+
+
+def seeds(table):
+    """Verdicts of a table [seeds, questions] of -1, 0 and 1."""
+    return [
+        {
+            "measured": {
+                "questions": len(row),
+                "before": {"correct": 10},
+                "after": {"correct": 10 + int(sum(row))},
+            },
+            "details": {
+                "gained": [f"q{i}" for i, x in enumerate(row) if x > 0],
+                "lost": [f"q{i}" for i, x in enumerate(row) if x < 0],
+            },
+        }
+        for row in table
+    ]
+
+
+def test_pooled_by_hand():
+    found = pool_seeds(seeds([[1, 1, 0, -1], [1, 0, 0, -1], [1, 0, 0, 1]]), seed=0, resamples=500)
+    assert found["seeds"] == 3 and found["questions"] == 4
+    assert found["difference"]["mean"] == pytest.approx((1 + 1 / 3 + 0 - 1 / 3) / 4)
+    assert found["difference"]["sd_seeds"] == pytest.approx(np.std([1 / 4, 0, 2 / 4], ddof=1))
+    assert found["gained_in"] == {"1": 2, "3": 1} and found["lost_in"] == {"2": 1}
+    # Signs of 1, 1/3 and -1/3: the sum reaches 1 in 6 cases of 8.
+    assert found["sign_flip_p"] == pytest.approx(6 / 8, abs=0.06)
+
+
+def test_equal_seeds_are_one_run():
+    row = [1] * 20 + [-1] * 5 + [0] * 75
+    found = pool_seeds(seeds([row, row]), seed=0, resamples=4000)["difference"]
+    half = 1.96 * np.std(row) / 10
+    assert found["ci95"] == pytest.approx([0.15 - half, 0.15 + half], abs=0.015)
+    assert found["ci95_seeds"] == pytest.approx(found["ci95"], abs=0.015)
+    assert found["sd_seeds"] == 0
+
+
+def test_seeds_that_differ_widen_the_interval_over_seeds():
+    rng = np.random.default_rng(0)
+    table = [np.where(rng.random(200) < share, 1, 0) for share in (0.05, 0.3, 0.55)]
+    found = pool_seeds(seeds(table), seed=0, resamples=2000)["difference"]
+    assert np.diff(found["ci95_seeds"]) > 1.5 * np.diff(found["ci95"])
+
+
+def test_without_an_effect_p_is_rarely_small():
+    rng = np.random.default_rng(0)
+    small = sum(
+        pool_seeds(
+            seeds(rng.choice([-1, 0, 1], size=(3, 60), p=[0.15, 0.7, 0.15])), seed=k, resamples=200
+        )["sign_flip_p"]
+        < 0.05
+        for k in range(200)
+    )
+    assert small <= 19  # 10 expected, standard deviation 3.1
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    case = Case(tmp_path_factory.mktemp("runs") / "run")
+    case.write()
+    paths = (case.folder / f"{name}.jsonl" for name in ("before", "after"))
+    paired = compare(*paths, seed=0, resamples=300)
+    return report_json(paired, case.config, case.metrics, case.gates, case.provenance)
+
+
+def changed(report, run, **training):
+    made = copy.deepcopy(report)
+    made["run"] = made["config"]["run"] = run
+    made["config"]["training"] |= training
+    return made
+
+
+def test_seeds_are_pooled_and_other_settings_shown(report):
+    reports = [
+        report,
+        changed(report, "seed1", seed=1),
+        changed(report, "lr", learning_rate=1e-4, seed=2),
+    ]
+    found = compare_runs(reports, seed=0, resamples=200)
+    (pool,) = found["pooled"]
+    assert pool["runs"] == ["test", "seed1"] and pool["difference"]["mean"] == pytest.approx(0.25)
+    assert found["settings"] == {
+        "training.learning_rate": ["0.0002", "0.0002", "0.0001"],
+        "training.seed": ["0", "1", "2"],
+    }
+    html, text = runs_page(found), runs_markdown(found)
+    for shown in ("+25.0", "pooled: 2 seeds", "training.learning_rate"):
+        assert shown in html, shown
+    assert "failed: model" in html and "same questions" not in html
+    assert "| test | 80 of 200 | 130 of 200 | +25.0 |" in text
+    assert "script" not in Page(html).tags
+
+
+def test_other_questions_are_said_and_not_pooled(report):
+    other = changed(report, "other", seed=1)
+    other["paired"]["measured_on"]["questions_sha256"] = "x"
+    found = compare_runs([report, other], seed=0, resamples=50)
+    assert found["pooled"] == []
+    assert "did not all ask the same questions" in runs_page(found)
+
+
+def test_hostile_names_stay_text(report):
+    found = compare_runs([report, changed(report, HOSTILE, seed=1)], seed=0, resamples=50)
+    page = Page(runs_page(found))
+    assert not {"script", "img"} & set(page.tags)
+    assert "<script" not in runs_markdown(found)
+
+
+def test_too_few_runs_and_other_formats(report):
+    with pytest.raises(DataError, match="found the runs test, expected two or more"):
+        compare_runs([report], seed=0, resamples=9)
+    with pytest.raises(DataError, match="found the runs test, test"):
+        compare_runs([report, report], seed=0, resamples=9)
+    with pytest.raises(DataError, match="another format"):
+        compare_runs([report, {"format": 0}], seed=0, resamples=9)

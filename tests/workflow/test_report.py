@@ -1,0 +1,65 @@
+"""What a finished run says of its result, and several runs on one page, through the real DAG."""
+
+import json
+import shutil
+
+from glimmer.assets import read_questions
+from glimmer.files import read_json, read_jsonl, write_json
+
+RUN = "results/t"
+
+
+def ids(path):
+    return [row["id"] for _, row in read_jsonl(path)]
+
+
+def test_a_finished_run_has_everything_a_reviewer_asks_for(finished):
+    folder = finished.folder / RUN
+    chosen = [q.id for q in read_questions(folder / "heldout/questions.jsonl")]
+    assert len(chosen) == 12
+    for when in ("before", "after"):  # fault 26: both evaluations asked the stored list
+        assert ids(folder / f"heldout/{when}.jsonl") == chosen
+        passes = [row for _, row in read_jsonl(folder / f"heldout/{when}.repeats.jsonl")]
+        assert {row["pass"] for row in passes} == {1, 2} and len(passes) == 8
+    report = read_json(folder / "report.json")
+    measured = report["paired"]["measured"]
+    assert measured["noise"]["before"]["passes"] == 3
+    assert measured["leakage"]["counts"]["exact"] == 0 and measured["leakage"]["train"] > 100
+    assert set(report["gates"]) == {"recall", "renderer_parity", "logprob_parity", "model_parity"}
+    assert {"grpo", "evaluate-before"} <= {row["rule"] for row in report["benchmarks"]}
+    page, text = ((folder / f"report.{kind}").read_text() for kind in ("html", "md"))
+    assert report["noise"].split(";")[0] in text
+    shown = json.loads(page.split('id="data-transcripts">')[1].split("</script>")[0])
+    assert shown["pieces"] and "lp" in shown["questions"][0]["after"]["turns"][0]
+
+
+def test_an_id_list_decides_what_is_asked(workflow):
+    wanted = ids(workflow.folder / RUN / "heldout/questions.jsonl")[3:5]
+    (workflow.folder / "ids.txt").write_text("\n".join(wanted) + "\n")
+    workflow.configure(evaluation={"ids": "ids.txt", "questions": None})
+    target = f"{RUN}/heldout/questions.jsonl"
+    workflow.run(target)
+    assert ids(workflow.folder / target) == wanted
+    assert "evaluate" in workflow.stale()
+    (workflow.folder / "ids.txt").write_text(f"{wanted[0]}\nnobody\n")
+    text = workflow.run(target, fails=True)
+    assert "evaluation.ids: 1 of 2 ids are not in" in text and "'nobody'" in text
+
+
+def test_runs_side_by_side(workflow):
+    text = workflow.run("compare_runs", fails=True)
+    assert "found the runs t, expected two or more different ones" in text
+    shutil.copytree(workflow.folder / RUN, workflow.folder / "results/u")
+    other = read_json(workflow.folder / "results/u/report.json")
+    other["run"] = other["config"]["run"] = "u"
+    other["config"]["training"]["seed"] = 1
+    write_json(workflow.folder / "results/u/report.json", other)
+    workflow.run("compare_runs")
+    found = read_json(workflow.folder / "results/compare_runs.json")
+    assert [run["run"] for run in found["runs"]] == ["t", "u"]
+    assert found["pooled"][0]["runs"] == ["t", "u"]
+    assert (workflow.folder / "results/compare_runs.html").stat().st_size > 10_000
+    assert "## Seeds pooled" in (workflow.folder / "results/compare_runs.md").read_text()
+    assert "Nothing to be done" in workflow.run("compare_runs")
+    workflow.configure(compare_runs={"runs": ["t", "gone"]})
+    assert "found no results/gone/report.json" in workflow.run("compare_runs", fails=True)

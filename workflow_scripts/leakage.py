@@ -1,0 +1,18 @@
+"""Rule leakage: training and held-out questions -> leakage.json."""
+
+from pathlib import Path
+
+from glimmer.logs import setup
+
+setup(snakemake.log[0])
+
+from glimmer.files import write_json
+from glimmer.heldout.leakage import check_leakage
+
+found = check_leakage(
+    Path(snakemake.input.train),
+    Path(snakemake.input.heldout),
+    settings=snakemake.params.settings["leakage"],
+    embedding=snakemake.params.embedding["embedding"],
+)
+write_json(snakemake.output.leakage, found)
