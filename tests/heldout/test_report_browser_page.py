@@ -111,12 +111,16 @@ def streams(pdf):
 
 
 def test_log_probabilities_on_demand(browser, case):
+    from selenium.webdriver.support.ui import WebDriverWait
+
     case.before[1]["turns"][0]["logprobs"] = [-0.05, -0.5, -1.5, -4.25] + [-0.01] * 5
     case.write()
     find = visit(browser, case.folder / "report.html", 1400)
     find("#list li button")[1].click()
     assert not find("#transcript .token")
     find("#transcript .side.before .logprobs summary")[0].click()
+    # The list is made by an event, which comes after the click has returned.
+    WebDriverWait(browser, 10).until(lambda _: find("#transcript .side.before .token"))
     tokens = find("#transcript .side.before .token")
     assert len(tokens) == 9
     assert tokens[0].text.split() == ["␣t90001", "-0.05"] and "-4.25" in tokens[3].text
