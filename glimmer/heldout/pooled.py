@@ -21,6 +21,8 @@ from glimmer.files import sha256_json
 from glimmer.heldout.report_tables import flatten
 
 _BLOCK = 1000
+# Parts of a config that change no answer.
+_NO_RESULT = ("run", "results", "report", "compare_runs", "cache", "cluster")
 
 
 def compare_runs(
@@ -140,7 +142,7 @@ def _times(happened: np.ndarray) -> dict[str, int]:
 
 def _same_but_seed(report: Mapping[str, Any]) -> str:
     """Equal for runs that are seeds of one thing."""
-    config = {k: v for k, v in report["config"].items() if k not in ("run", "results", "report")}
+    config = {k: v for k, v in report["config"].items() if k not in _NO_RESULT}
     config["training"] = {k: v for k, v in config["training"].items() if k != "seed"}
     return sha256_json([config, report["paired"]["measured_on"]["questions_sha256"]])
 

@@ -211,6 +211,24 @@ def test_ticks_enclose_the_values(low, high):
     assert ticks[0] <= low and ticks[-1] >= high and 2 <= len(ticks) <= 6
 
 
+def test_without_repeated_passes_the_noise_is_said_to_be_unknown(case):
+    case.repeats = {"before": [], "after": []}
+    html = case.write()
+    assert html.count("Noise floor: not measured") == 2 and "±" not in html
+    assert "not measured" in (case.folder / "report.md").read_text()
+
+
+def test_several_samples_are_shown(case):
+    for row in case.before + case.after:
+        other = {k: row[k] for k in ("outcome", "prediction", "scores", "turns")}
+        row["samples"] = [other | {"scores": {"exact_match": 0, "f1": 0.0, "contains": 0}}]
+    html = case.write()
+    text = " ".join(" ".join(Page(html).text).split())
+    assert "2 samples a question" in text and "pass@1 20.0 % 32.5 %" in text
+    assert "pass@2 40.0 % 65.0 %" in text
+    assert "pass@2 | 40.0 % | 65.0 %" in (case.folder / "report.md").read_text()
+
+
 def test_without_benchmarks_and_with_odd_ones(case):
     shutil.rmtree(case.folder / "benchmarks")
     assert "No benchmark file was found" in case.write()
