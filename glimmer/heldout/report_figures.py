@@ -236,7 +236,7 @@ def entropy_against_length(rows: Sequence[Mapping[str, Any]]) -> Html:
     path = "".join(
         f"{'L' if i else 'M'}{_px(plot.x(x))} {_px(plot.y(y))}" for i, (_, x, y) in enumerate(known)
     )
-    # Later steps are darker.
+    # Later steps are less transparent.
     dots = "".join(
         f'<circle class="dot" cx="{_px(plot.x(x))}" cy="{_px(plot.y(y))}" r="3.5" '
         f'fill-opacity="{0.25 + 0.75 * i / (len(known) - 1):.2f}">'
@@ -259,7 +259,7 @@ def entropy_against_length(rows: Sequence[Mapping[str, Any]]) -> Html:
         f'aria-label="{esc("Entropy against response length, " + told)}">{plot.frame()}'
         f'<path class="trail" d="{path}"/>{dots}{ends}</svg><figcaption>Entropy, nats a token '
         "(upwards), against sampled tokens a rollout (to the right); a dot a step, later ones "
-        "darker, the first and the last one named.</figcaption></figure>"
+        "stronger, the first and the last one named.</figcaption></figure>"
     )
 
 

@@ -292,7 +292,7 @@ function logProbs(flat, pieces) {
     const tokens = flat.length / 2;
     box.append(
       list,
-      make("p", "", `${tokens} tokens, sum ${sum.toFixed(2)} nats; darker: probability below 90, 50, 10 %.`),
+      make("p", "", `${tokens} tokens, sum ${sum.toFixed(2)} nats; marked in three grades: probability below 90, 50, 10 %.`),
     );
   });
   return box;
