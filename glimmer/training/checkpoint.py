@@ -27,9 +27,17 @@ TENSORS, STATE = "tensors.safetensors", "state.json"
 
 
 def save(
-    folder: Path, *, step: int, model, optimizer: torch.optim.AdamW, settings_hash: str, keep: int
+    folder: Path,
+    *,
+    step: int,
+    model,
+    optimizer: torch.optim.AdamW,
+    settings_hash: str,
+    keep: int,
+    best: int | None = None,
 ) -> Path:
-    """Write the checkpoint of `step` and drop all but the newest `keep`; returns its folder."""
+    """Write the checkpoint of `step`; returns its folder. Of the older ones stay the newest `keep`
+    and the newest that is not after step `best`."""
     names = {id(p): n for n, p in model.named_parameters()}
     tensors = {f"model/{n}": p.detach() for n, p in model.named_parameters()}
     for parameter, state in optimizer.state.items():
@@ -48,8 +56,11 @@ def save(
     write_json(temporary / STATE, state)
     shutil.rmtree(final, ignore_errors=True)
     os.replace(temporary, final)
-    for old in sorted(folder.glob("step-*"))[:-keep]:
-        shutil.rmtree(old)
+    found = sorted(folder.glob("step-*"))
+    of_best = [p for p in found if best is not None and p.name <= f"step-{best:06d}"][-1:]
+    for old in found[:-keep]:
+        if old not in of_best:
+            shutil.rmtree(old)
     return final
 
 

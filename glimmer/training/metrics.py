@@ -128,3 +128,53 @@ def check_step(
             f"step {step}: {row['crashed']:.0f} of {rollouts} rollouts crashed; the traceback is "
             "in the rule's log. Run again to resume from the last checkpoint."
         )
+
+
+def best_step(rows: Sequence[Mapping[str, float]], window: int) -> int | None:
+    """The step at the end of the `window` consecutive rows with the highest mean reward, the first
+    of equal ones; None while there are fewer rows."""
+    means = _window_means(rows, window)
+    return int(rows[window - 1 + means.index(max(means))]["step"]) if means else None
+
+
+def _window_means(rows: Sequence[Mapping[str, float]], window: int) -> list[float]:
+    rewards = [row["reward"] for row in rows]
+    return [
+        statistics.fmean(rewards[end - window : end]) for end in range(window, len(rewards) + 1)
+    ]
+
+
+def check_trend(rows: Sequence[Mapping[str, float]], settings: Mapping[str, Any]) -> None:
+    """Stop a run that no longer learns, or unlearns what it had.
+
+    Args:
+        rows: metrics of all steps so far, the last one included.
+        settings: config section `training`. A control run is meant to learn nothing and is not
+            judged.
+
+    Raises:
+        GlimmerError: every group of each of the last `max_zero_variance_steps` steps had equal
+            rewards, so that all advantages are 0; or the mean reward over `reward_window` steps is
+            more than `max_reward_drop` below the best such mean.
+    """
+    if settings["control"] != "none" or not rows:
+        return
+    step = int(rows[-1]["step"])
+    limit = settings["max_zero_variance_steps"]
+    if limit is not None and len(rows) >= limit:
+        if all(row["group_zero_std_frac"] == 1.0 for row in rows[-limit:]):
+            raise GlimmerError(
+                f"step {step}: in the last {limit} steps all rollouts of each question had the "
+                f"same reward (mean {rows[-1]['reward']:.2f}), so nothing is learned "
+                "(training.max_zero_variance_steps). Choose questions that are neither too hard "
+                "nor too easy, or raise training.samples_per_prompt or temperature."
+            )
+    drop, window = settings["max_reward_drop"], settings["reward_window"]
+    means = _window_means(rows, window)
+    if drop is not None and means and max(means) - means[-1] > drop:
+        raise GlimmerError(
+            f"step {step}: the mean reward of {window} steps has fallen to {means[-1]:.2f}, from "
+            f"{max(means):.2f} at step {best_step(rows, window)}; training.max_reward_drop allows "
+            f"{drop:.2f}. The checkpoint at or before that step is kept; lower "
+            "training.learning_rate."
+        )

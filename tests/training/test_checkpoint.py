@@ -23,10 +23,16 @@ def trained(steps, start=None):
     return model, optimizer
 
 
-def save(folder, step, keep=2, settings="a" * 64):
+def save(folder, step, keep=2, settings="a" * 64, best=None):
     model, optimizer = trained(step)
     return checkpoints.save(
-        folder, step=step, model=model, optimizer=optimizer, settings_hash=settings, keep=keep
+        folder,
+        step=step,
+        model=model,
+        optimizer=optimizer,
+        settings_hash=settings,
+        keep=keep,
+        best=best,
     )
 
 
@@ -69,3 +75,11 @@ def test_other_settings_are_refused_by_name(tmp_path):
 
 def test_an_empty_folder_has_none(tmp_path):
     assert checkpoints.latest(tmp_path, settings_hash="a" * 64) is None
+
+
+def test_the_checkpoint_of_the_best_step_outlives_newer_ones(tmp_path):
+    for step in (2, 4, 6, 8, 10):
+        save(tmp_path, step, keep=1, best=5 if step > 5 else step)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["step-000004", "step-000010"]
+    save(tmp_path, 12, keep=1, best=11)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["step-000010", "step-000012"]

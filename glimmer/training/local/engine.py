@@ -25,7 +25,13 @@ from glimmer.training import checkpoint as checkpoints
 from glimmer.training.local.forward import PrefixForward, common_prefix, pad_rows
 from glimmer.training.local.model import load_model, save_model
 from glimmer.training.local.sampler import BatchedSampler, SamplingConfig
-from glimmer.training.metrics import MetricsFile, check_step, rollout_metrics
+from glimmer.training.metrics import (
+    MetricsFile,
+    best_step,
+    check_step,
+    check_trend,
+    rollout_metrics,
+)
 
 from torchtitan.experiments.rl.components.training_sample_builder import (  # isort: skip
     TrainingSampleBuilder,
@@ -175,6 +181,7 @@ class LocalEngine:
                         may_collapse=settings["control"] == "shuffled_rewards",
                     )
                     metrics.add(row)
+                    check_trend(metrics.rows, settings)
                     if step % settings["checkpoint_every"] == 0 or step == settings["steps"]:
                         checkpoints.save(
                             folder,
@@ -183,6 +190,7 @@ class LocalEngine:
                             optimizer=self.optimizer,
                             settings_hash=self.settings_hash,
                             keep=settings["keep_checkpoints"],
+                            best=best_step(metrics.rows, settings["reward_window"]),
                         )
                     progress.update(
                         note=f"reward {row['reward']:.3f} searches {row['searches']:.2f} entropy "
