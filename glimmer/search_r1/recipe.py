@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from glimmer.assets import Question, read_questions
+from glimmer.errors import ConfigError
 from glimmer.retrieval import SearchClient
 from glimmer.search_r1.env import SearchEnv
 from glimmer.search_r1.outcome import judge
@@ -43,9 +44,19 @@ class QuestionDataset(Configurable):
         """JSONL file of questions."""
         seed: int = 0
         """Decides the order; question k is the same for every run with this seed."""
+        datasets: list[str] | None = None
+        """Only questions of these data sets, of a file that holds several; None takes all."""
 
     def __init__(self, config: Config) -> None:
         self.questions = read_questions(Path(config.path))
+        if config.datasets is not None:
+            found = sorted({str(q.dataset) for q in self.questions})
+            if missing := sorted(set(config.datasets) - set(found)):
+                raise ConfigError(
+                    f"training.datasets: found {', '.join(missing)}, expected among those of "
+                    f"{config.path}: {', '.join(found)}. Correct the names, or set it to null."
+                )
+            self.questions = [q for q in self.questions if q.dataset in config.datasets]
         self._seed = config.seed
         self._position = 0
         self._epoch: tuple[int, list[Question]] | None = None
@@ -165,10 +176,13 @@ def rollouter_config(
     seed: int = 0,
     std_normalize: bool = True,
     advantage_scale: float = 1.0,
+    datasets: list[str] | None = None,
 ) -> SearchRollouter.Config:
     """The rollouter of either engine, from the config section `search`."""
     return SearchRollouter.Config(
-        train_dataset=QuestionDataset.Config(path=str(train_questions), seed=seed),
+        train_dataset=QuestionDataset.Config(
+            path=str(train_questions), seed=seed, datasets=datasets
+        ),
         validation_dataset=QuestionDataset.Config(path=str(heldout_questions), seed=seed),
         rubric=Rubric.Config(reward_fns=[ExactMatchReward.Config()]),
         message_env=SearchEnv.Config(),
@@ -195,5 +209,6 @@ def job_rollouter(job: Any) -> SearchRollouter.Config:
         heldout_questions=Path(job.heldout_questions),
         seed=job.training["seed"],
         std_normalize=job.training["std_normalize"],
+        datasets=job.training["datasets"],
         advantage_scale=0.0 if job.training["control"] == "zero_advantages" else 1.0,
     )

@@ -11,6 +11,7 @@ from torchtitan.experiments.rl.rollout.types import (
 )
 from torchtitan.experiments.rl.types import RolloutTurnID
 
+from glimmer.errors import ConfigError
 from glimmer.search_r1.recipe import QuestionDataset, SearchAdvantage
 
 
@@ -87,3 +88,18 @@ def test_seeking_gives_the_order_of_an_undisturbed_run(questions):
     resumed.seek(8)
     assert take(resumed, 7) == whole[8:]
     assert take(QuestionDataset.Config(path=str(questions), seed=2).build(), 15) != whole
+
+
+def test_training_takes_the_named_data_sets_only(tmp_path):
+    path = tmp_path / "q.jsonl"
+    rows = [
+        {"id": f"{name}/{i}", "question": f"{name} {i}?", "golden_answers": ["x"], "dataset": name}
+        for name in ("nq", "hotpotqa")
+        for i in range(3)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    chosen = QuestionDataset.Config(path=str(path), datasets=["hotpotqa"]).build()
+    assert sorted(take(chosen, 3)) == ["hotpotqa/0", "hotpotqa/1", "hotpotqa/2"]
+    assert len(QuestionDataset.Config(path=str(path)).build().questions) == 6
+    with pytest.raises(ConfigError, match="training.datasets: found hotpot, expected among"):
+        QuestionDataset.Config(path=str(path), datasets=["nq", "hotpot"]).build()
