@@ -124,8 +124,8 @@ def mounted(folder, *options):
 @pytest.mark.parametrize(
     ("place", "target", "kilobytes"),
     [
-        (f"{RUN}/assets/corpus", f"{RUN}/assets/corpus/corpus.jsonl", 40),
-        (f"{RUN}/assets/checkpoint", f"{RUN}/assets/checkpoint/manifest.json", 1500),
+        (f"{RUN}/assets", f"{RUN}/assets/corpus/corpus.jsonl", 40),
+        (f"{RUN}/assets", f"{RUN}/assets/checkpoint/manifest.json", 1500),
         (f"{RUN}/retrieval/vectors", EMBED[0], 200),
         (f"{RUN}/retrieval/index", INDEX, 400),
         (f"{RUN}/training", TRAINED, 9000),
