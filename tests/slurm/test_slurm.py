@@ -129,7 +129,8 @@ def test_a_job_over_its_memory_comes_back_with_more(workflow):
     )
     assert re.search(r"SLURM status is: '(OUT_OF_MEMORY|CANCELLED|FAILED)'", text)
     lines = workflow.slurm.call("squeue", "--noheader", "-t", "all", "-o", "%i %m %k").splitlines()
-    granted = [line.split()[1] for line in sorted(lines) if line.endswith("rule_index")]
+    jobs = sorted((line.split() for line in lines), key=lambda job: int(job[0].split("_")[0]))
+    granted = [memory for _, memory, rule in jobs if rule == "rule_index"]
     assert granted[-2:] == ["60M", "4000M"]
     assert index.exists()
 
