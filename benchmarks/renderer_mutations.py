@@ -33,8 +33,7 @@ FAULTS = [
     ("text", '"reasoning strength" in text.lower()', '"reasoning strength" in text'),
     ("muse_glimmer", "opener = everything and (open_run or bool(out))",
      "opener = everything and bool(out)"),
-    ("muse_glimmer", "while at + 1 < len(run) and start >= ends[at]:",
-     "while at + 1 < len(run) and start > ends[at]:"),
+    ("muse_glimmer", "run[bisect_right(ends, start)]", "run[bisect_right(ends, start - 1)]"),
     ("muse_glimmer", '[*sampled, self._specials["eot"]]', "sampled"),
     ("muse_glimmer", 'return [self._specials["eot"], self._specials["end_of_text"]]',
      'return [self._specials["eot"], self._specials["eom"]]'),
@@ -57,6 +56,19 @@ FAULTS = [
      "return name, {parameter: text[at:closer]}"),
     ("config", 'implied = "all" if self.retain_reasoning_in_history else "tool_cycle"',
      'implied = "all"'),
+    ("codec", r'(?=[^\s/])', r'(?=[^\s])'),
+    ("codec", 'if not self.by_words or "<|" in text:', "if not self.by_words:"),
+    ("codec", 'r"|[0-9]{1,3}|', 'r"|[0-9]+|'),
+    ("codec", '.decode("utf-8", "replace")', '.decode("utf-8", "ignore")'),
+    ("codec", "core.normalizer is not None or ", ""),
+    ("codec", 'and steps[0]["pattern"] == {"Regex": O200K_SPLIT}', ""),
+    ("parse", 'decode.sizes(tokens) if "\\ufffd" not in text else None', "decode.sizes(tokens)"),
+    ("parse", "before = offset + len(channel.skipped)", "before = offset"),
+    ("parity", '"passed": not failed', '"passed": True'),
+    ("parity", "_first_difference(ids, wanted) if ids != wanted else None", "None"),
+    ("parity", 'known = golden.tokenizer_sha256 == measured_on["tokenizer_sha256"]',
+     "known = False"),
+    ("load", "if settings[key] is not None", ""),
 ]  # fmt: skip
 
 
@@ -91,7 +103,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         project = Path(folder)
         skip = shutil.ignore_patterns("__pycache__")
-        for name in ("glimmer", "tests/renderer", "resources/tiny_glimmer"):
+        for name in ("glimmer", "tests/renderer", "resources/tiny_glimmer", "config", "envs"):
             shutil.copytree(ROOT / name, project / name, ignore=skip)
         shutil.copy(ROOT / "pyproject.toml", project)
         (project / "tests" / "__init__.py").touch()

@@ -44,6 +44,7 @@ def check_parity(
     measured_on = {
         "checkpoint": checkpoint.name,
         "implementation": settings["implementation"],
+        **template_knobs(settings),
         "template_sha256": sha256_json(template) if template else None,
         "tokenizer_sha256": tokenizer_sha256(tokenizer),
     }

@@ -73,23 +73,6 @@ def test_masks_cover_the_new_messages_only(renderer, tokenizer):
     )
 
 
-def test_ids_that_reencode_differently_are_carried(renderer, tokenizer):
-    """Fault 18."""
-    prompt = renderer.render_ids([user()], add_generation_prompt=True)
-    word = [i for piece in ("he", "l", "l", "o") for i in tokenizer.encode(piece)]
-    completion = [
-        *tokenizer.encode(" to=user<|message|>"),
-        *word,
-        *tokenizer.encode("<|eot|>"),
-    ]
-    assert word != tokenizer.encode("hello")
-    bridged = renderer.bridge_to_next_turn(prompt, completion, [user("And?")])
-    assert bridged.token_ids[: len(prompt) + len(completion)] == prompt + completion
-    full = renderer.render_ids([user(), said("hello"), user("And?")], add_generation_prompt=True)
-    assert bridged.token_ids != full
-    assert tokenizer.decode(bridged.token_ids) == tokenizer.decode(full)
-
-
 @property_of(150)
 @given(ids=st.lists(st.integers(0, 699), max_size=30), stopped=st.booleans())
 def test_any_sampled_ids_are_carried(renderer, tokenizer, ids, stopped):

@@ -24,7 +24,7 @@ from glimmer.renderer.load import load_tokenizer
 from glimmer.renderer.parity import difference
 from glimmer.search_r1.prompt import SEARCH_TOOL
 
-from .helpers import SETTINGS
+from .helpers import KNOBS, SETTINGS
 
 TOOLS = [SEARCH_TOOL]
 FIELDS = {"case", "verdict", "problem", "position", "token", "renderer", "template"}
@@ -73,9 +73,11 @@ def test_form_of_the_verdict(checkpoint):
     assert set(verdict["measured_on"]) == {
         "checkpoint",
         "implementation",
+        *KNOBS,
         "template_sha256",
         "tokenizer_sha256",
     }
+    assert verdict["measured_on"]["current_date"] == SETTINGS["current_date"]
     assert verdict == json.loads(json.dumps(verdict))
     assert verdict == check_parity(checkpoint, SETTINGS, tools=TOOLS)
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from pydantic import ValidationError
 from renderers.base import ParsedToolCall, Renderer
 
-from glimmer.renderer import MuseGlimmerRendererConfig
 from glimmer.renderer.cases import Case, builtin_cases, pipeline_cases, refused_cases
 from glimmer.search_r1.prompt import SEARCH_TOOL
 
@@ -282,35 +280,6 @@ def test_arguments_as_json_text_name_message_and_field(tokenizer):
 def test_no_messages(tokenizer):
     with pytest.raises(ValueError, match="messages"):
         make_renderer(tokenizer).render([])
-
-
-@pytest.mark.parametrize("effort", ["Reasoning effort", "Reasoning Effort", "REASONING EFFORT"])
-def test_a_system_message_with_an_effort_has_one_strength_line(effort, tokenizer):
-    """Fault 15."""
-    text = make_renderer(tokenizer).render_text(
-        [{"role": "system", "content": f"{effort}: low"}, user()]
-    )
-    assert text.lower().count("reasoning strength") == 1
-    assert "effort" not in text.lower()
-
-
-def test_the_date_is_required():
-    """Fault 16."""
-    with pytest.raises(ValidationError, match="current_date"):
-        MuseGlimmerRendererConfig()
-
-
-def test_every_field_of_the_config_is_classified():
-    """Fault 17: `renderers` demands it of every config, at import."""
-    config = MuseGlimmerRendererConfig
-    assert config.template_field_names() == {
-        "current_date",
-        "knowledge_cutoff",
-        "reasoning_strength",
-    }
-    assert hash(config(current_date="2026-08-14")) == hash(config(current_date="2026-08-14"))
-    with pytest.raises(TypeError, match="classification"):
-        type("Extended", (config,), {"__annotations__": {"more": str}, "more": "x"})
 
 
 def test_it_is_a_renderer_of_the_library(renderer):

@@ -1,9 +1,16 @@
-"""Faults that parsers of this format had elsewhere, numbered as they are known."""
+"""Faults 10 to 18 and 30 to 35 of those that people hit elsewhere: each is a test here."""
 
 from __future__ import annotations
 
-import pytest
+import re
+from importlib import metadata
+from pathlib import Path
 
+import pytest
+from pydantic import ValidationError
+
+from glimmer.config import load
+from glimmer.renderer import MuseGlimmerRendererConfig, check_parity, load_renderer
 from glimmer.search_r1.prompt import SEARCH_TOOL
 
 from .completions import JSON_LIKE, WITH_TAGS
@@ -16,9 +23,14 @@ from .helpers import (
     calls_of,
     make_renderer,
     one,
+    said,
     spelled,
     user,
 )
+
+CONFIGS = Path(__file__).resolve().parents[2] / "config"
+SHIPPED = sorted(path.name for path in CONFIGS.glob("*.yaml") if "schema" not in path.name)
+NUMBERS = {*range(10, 19), *range(30, 36)}
 
 
 @pytest.mark.parametrize("query", JSON_LIKE)
@@ -113,6 +125,57 @@ def test_a_quoted_recipient_in_an_answer_is_the_answer(text, parse):
     assert (parsed.content, parsed.tool_calls) == (text, [])
 
 
+EFFORTS = ["Reasoning effort", "Reasoning Effort", "reasoning effort", "REASONING EFFORT"]
+
+
+@pytest.mark.parametrize("effort", EFFORTS)
+def test_a_system_message_with_an_effort_has_one_strength_line(effort, tokenizer):
+    """Fault 15."""
+    text = make_renderer(tokenizer).render_text(
+        [{"role": "system", "content": f"{effort}: low"}, user()]
+    )
+    assert text.lower().count("reasoning strength") == 1
+    assert "effort" not in text.lower() and "high" not in text
+
+
+def test_the_date_is_required(tokenizer):
+    """Fault 16: no default, so no prompt that changes at midnight."""
+    with pytest.raises(ValidationError, match="current_date"):
+        MuseGlimmerRendererConfig()
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_the_date_is_pinned_in_every_shipped_config(name, checkpoint):
+    """Fault 16: and stands in the prompt and in the gate's verdict."""
+    settings = load(CONFIGS / "config.yaml", CONFIGS / name)["renderer"]
+    date = settings["current_date"]
+    assert re.fullmatch(r"\d{4}-\d{2}-\d{2}", date)
+    text = load_renderer(checkpoint, settings).render_text([user()])
+    assert f"\nCurrent date: {date}.\n" in text
+    assert check_parity(checkpoint, settings)["measured_on"]["current_date"] == date
+
+
+def test_every_field_of_the_config_is_classified():
+    """Fault 17: `renderers` demands it of every config, at import."""
+    config = MuseGlimmerRendererConfig
+    assert config.template_field_names() == {
+        "current_date",
+        "knowledge_cutoff",
+        "reasoning_strength",
+    }
+    assert hash(config(current_date="2026-08-14")) == hash(config(current_date="2026-08-14"))
+    with pytest.raises(TypeError, match="classification"):
+        type("Extended", (config,), {"__annotations__": {"more": str}, "more": "x"})
+
+
+def test_the_release_of_renderers_is_pinned_and_the_one_installed():
+    """Fault 17: another release may demand more of a config."""
+    (locked,) = re.findall(
+        r"^renderers==(\S+)$", (CONFIGS.parent / "envs" / "workflow.txt").read_text(), re.MULTILINE
+    )
+    assert metadata.version("renderers") == locked
+
+
 def test_ids_that_reencode_differently(renderer, tokenizer):
     """Fault 18: parsing does not mind them; that they are carried is in test_bridge."""
     pieces = [" to=user<|message|>", "he", "l", "lo", "<|eot|>"]
@@ -120,6 +183,23 @@ def test_ids_that_reencode_differently(renderer, tokenizer):
     ids[-2:-1] = tokenizer.encode("l") + tokenizer.encode("o")
     assert ids != tokenizer.encode("".join(pieces), add_special_tokens=False)
     assert renderer.parse_response(ids).content == "hello"
+
+
+def test_ids_that_reencode_differently_are_carried(renderer, tokenizer):
+    """Fault 18, the other side: the next prompt has what was sampled."""
+    prompt = renderer.render_ids([user()], add_generation_prompt=True)
+    word = [i for piece in ("he", "l", "l", "o") for i in tokenizer.encode(piece)]
+    completion = [
+        *tokenizer.encode(" to=user<|message|>"),
+        *word,
+        *tokenizer.encode("<|eot|>"),
+    ]
+    assert word != tokenizer.encode("hello")
+    bridged = renderer.bridge_to_next_turn(prompt, completion, [user("And?")])
+    assert bridged.token_ids[: len(prompt) + len(completion)] == prompt + completion
+    full = renderer.render_ids([user(), said("hello"), user("And?")], add_generation_prompt=True)
+    assert bridged.token_ids != full
+    assert tokenizer.decode(bridged.token_ids) == tokenizer.decode(full)
 
 
 @pytest.mark.parametrize("thought", ["think", "think.", "a > b, `to=x`", "(think)"])
@@ -211,3 +291,9 @@ def test_results_of_two_turns_are_named_after_their_own_calls(renderer, tokenize
         messages += [{"role": "assistant", "content": "", "tool_calls": parsed.tool_calls}, reply]
     text = renderer.render_text(messages)
     assert text.index('<tool_output name="search">') < text.index('<tool_output name="open">')
+
+
+def test_every_fault_has_a_test():
+    """By the numbers in the docstrings of this file."""
+    named = " ".join(t.__doc__ or "" for name, t in globals().items() if name.startswith("test_"))
+    assert {int(number) for number in re.findall(r"Fault (\d+)", named)} == NUMBERS
