@@ -70,6 +70,18 @@ def test_any_texts(encode, tokenizer, text):
     assert encode(text) == by_tokenizer(tokenizer, text)
 
 
+@property_of(600)
+@given(text=texts(*OTHERS))
+@example("é.\n/a").via("a slash belongs to the word before it")
+@example("é\n\u2028\nb").via("white space of any kind")
+def test_lines_are_cut_between_words(text):
+    """Whatever the vocabulary joins within a word."""
+    lines = codec._LINES.split(text)
+    assert "".join(lines) == text
+    words = [word for line in lines for word in regex.findall(O200K_SPLIT, line)]
+    assert words == regex.findall(O200K_SPLIT, text)
+
+
 def other(tokenizer, **parts):
     changed = copy.deepcopy(tokenizer)
     for name, value in parts.items():
