@@ -318,17 +318,26 @@ def open_index(
 
 
 def read_offsets(index: Path, corpus: Path) -> np.ndarray:
-    """Where passage i lies in the corpus, memory-mapped int64 [n + 1]; sizes are compared.
+    """Where passage i lies in the corpus, memory-mapped int64 [n + 1]; checked by sha256.
 
     Raises:
-        IntegrityError: the index was never finished, or is of a corpus of another size.
+        IntegrityError: the index was never finished, its offsets are damaged, or it is of a corpus
+            of another size.
     """
     index, corpus = Path(index), Path(corpus)
     if not (index / "index.json").is_file():
         raise IntegrityError(
             f"{index}: has no index.json, so the index was never finished. Run the index rule."
         )
-    offsets = np.load(index / "offsets.npy", mmap_mode="r")
+    path = index / "offsets.npy"
+    promised = read_json(index / "index.json")["offsets"]["sha256"]
+    found = sha256_file(path) if path.is_file() else None
+    if found != promised:
+        raise IntegrityError(
+            f"{path}: is not the file that was written (sha256 {found}, expected {promised}). "
+            f"Delete {index / 'index.json'} and run again: the index is built anew."
+        )
+    offsets = np.load(path, mmap_mode="r")
     size = corpus.stat().st_size if corpus.is_file() else None
     if size != int(offsets[-1]):
         raise IntegrityError(

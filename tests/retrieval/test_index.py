@@ -162,6 +162,22 @@ def test_sizes_alone_find_truncation(small):
         open_index(small.index, small.corpus, verify=False)
 
 
+@pytest.mark.parametrize("harm", ["flip", "cut", "gone"])
+def test_damaged_offsets_are_refused_before_the_service_starts(small, harm):
+    """A flipped bit would serve passages that begin and end elsewhere."""
+    path = small.index / "offsets.npy"
+    data = path.read_bytes()
+    match harm:
+        case "flip":
+            path.write_bytes(data[:-9] + bytes([data[-9] ^ 4]) + data[-8:])
+        case "cut":
+            path.write_bytes(data[:-8])
+        case "gone":
+            path.unlink()
+    with pytest.raises(IntegrityError, match=r"offsets\.npy: is not the file that was written"):
+        read_offsets(small.index, small.corpus)
+
+
 def test_offsets_of_another_corpus(small, other_rows):
     with pytest.raises(IntegrityError, match="another corpus"):
         read_offsets(small.index, write_corpus(small.base / "other.jsonl", other_rows))
