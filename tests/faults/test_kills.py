@@ -1,4 +1,4 @@
-"""Killed runs end as undisturbed ones do. A sample here; all sixty with `make test-faults`."""
+"""Killed runs end as undisturbed ones do (`make test-faults`)."""
 
 import shutil
 
@@ -7,6 +7,7 @@ import pytest
 from tests.faults.kills import Chain, figures, measure
 
 
+@pytest.mark.long
 def test_a_chain_of_kills(finished, tmp_path):
     chain = Chain(tmp_path / "chain", "sample")
     for name in ("results", ".snakemake"):
