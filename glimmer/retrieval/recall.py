@@ -16,8 +16,8 @@ import numpy as np
 
 from glimmer.errors import ConfigError, IntegrityError
 from glimmer.logs import get_logger
+from glimmer.retrieval.encoder import Encoder
 from glimmer.retrieval.index import check_k, check_model, open_index, read_shards
-from glimmer.retrieval.models import Encoder
 
 logger = get_logger(__name__)
 

@@ -44,7 +44,7 @@ from glimmer.retrieval.settings import service_settings
 if TYPE_CHECKING:
     import numpy as np
 
-    from glimmer.retrieval.models import Encoder
+    from glimmer.retrieval.encoder import Encoder
 
 logger = logs.get_logger("glimmer.retrieval.service")  # also when run as a program
 
@@ -188,7 +188,7 @@ def open_service(index: Path, corpus: Path, settings: Mapping[str, Any]) -> Sear
     """
     import faiss
 
-    from glimmer.retrieval.models import Encoder
+    from glimmer.retrieval.encoder import Encoder
 
     opened = open_index(
         index, corpus, ef_search=settings["ef_search"], verify=settings["verify_checksums"]

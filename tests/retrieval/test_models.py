@@ -8,7 +8,8 @@ import re
 import pytest
 
 from glimmer.errors import ConfigError, IntegrityError
-from glimmer.retrieval.models import Encoder, ModelIdentity, locate_model, prefixes_of
+from glimmer.retrieval.encoder import Encoder
+from glimmer.retrieval.models import ModelIdentity, locate_model, prefixes_of
 
 from .conftest import MODEL
 
