@@ -139,3 +139,14 @@ def place(gpu=0):
         "gpu_model": chosen["gpu_model"] if gpu else None,
     }
     return {"gpu": gpu, **{k: v for k, v in wanted.items() if v is not None}}
+
+
+def compared_runs():
+    """report.json of the runs to compare -> its sha256. Not an input: no run is made for this."""
+    names = config["compare_runs"]["runs"]
+    folder = Path(config["results"])
+    if names is None:
+        paths = sorted(folder.glob("*/report.json"))
+    else:
+        paths = [folder / name / "report.json" for name in names]
+    return {str(path): file_state(path) for path in paths}

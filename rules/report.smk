@@ -59,17 +59,6 @@ rule heldout_report:
         rules.report.output,
 
 
-def compared_runs():
-    """report.json of the runs to compare -> its sha256. Not an input: no run is made for this."""
-    names = config["compare_runs"]["runs"]
-    folder = Path(config["results"])
-    if names is None:
-        paths = sorted(folder.glob("*/report.json"))
-    else:
-        paths = [folder / name / "report.json" for name in names]
-    return {str(path): file_state(path) for path in paths}
-
-
 rule compare_runs:
     output:
         report=report(
