@@ -6,3 +6,5 @@ process or in those that Monarch spawns from it; only they import torchtitan's a
 """
 
 from __future__ import annotations
+
+CHECKPOINT_FOLDER = "checkpoint"  # of TitanRL's saves, in the run's work folder

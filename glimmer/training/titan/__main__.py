@@ -12,11 +12,11 @@ import threading
 import traceback
 from pathlib import Path
 
-from glimmer.errors import GlimmerError
+from glimmer.errors import ConfigError, GlimmerError
 from glimmer.files import write_json
 from glimmer.logs import get_logger, setup
 from glimmer.training.job import Job
-from glimmer.training.titan import compat
+from glimmer.training.titan import CHECKPOINT_FOLDER, compat
 from glimmer.training.titan.launch import session_members
 
 logger = get_logger("glimmer.training.titan")
@@ -27,13 +27,28 @@ FAILURE = "failure.json"
 def discard_unfinished(work: Path) -> None:
     """Remove saves that a kill left without their metadata, and a last save of a run that did not
     end: TitanRL would try to resume from them."""
-    from glimmer.training.titan.recipe import CHECKPOINT_FOLDER
-
     for folder in (work / CHECKPOINT_FOLDER).glob("step-*"):
         if not (folder / ".metadata").is_file():
             logger.warning("%s was not finished; removing it", folder)
             shutil.rmtree(folder)
     shutil.rmtree(work / "sync", ignore_errors=True)
+
+
+def visible_gpus(start: int, count: int) -> str:
+    """CUDA_VISIBLE_DEVICES of a role: `count` of the GPUs that this process may see.
+
+    Raises:
+        ConfigError: CUDA_VISIBLE_DEVICES is set and names too few.
+    """
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    seen = given.split(",") if given is not None else [str(i) for i in range(start + count)]
+    if len(seen) < start + count:
+        raise ConfigError(
+            f"CUDA_VISIBLE_DEVICES: found {given!r}, expected at least {start + count} GPUs "
+            "(titan.trainer_fsdp x titan.trainer_tp + titan.generator_tp, or 1 with "
+            "titan.share_gpu). Name more, or lower the degrees."
+        )
+    return ",".join(seen[start : start + count])
 
 
 def spawn(job: Job):
@@ -53,8 +68,7 @@ def spawn(job: Job):
         common[READY] = str(ready)
 
     def mesh(start: int, count: int):
-        visible = ",".join(str(gpu) for gpu in range(start, start + count))
-        env = {**common, "CUDA_VISIBLE_DEVICES": visible}
+        env = {**common, "CUDA_VISIBLE_DEVICES": visible_gpus(start, count)}
         return this_host().spawn_procs(
             per_host={"gpus": count},
             bootstrap=compat.bootstrap,

@@ -16,8 +16,15 @@ from typing import Any
 from glimmer.errors import GlimmerError
 from glimmer.progress import Progress
 from glimmer.training.job import Job
-from glimmer.training.metrics import MetricsFile, check_step, rollout_metrics
+from glimmer.training.metrics import (
+    MetricsFile,
+    best_step,
+    check_step,
+    check_trend,
+    rollout_metrics,
+)
 from glimmer.training.titan.digest import SyncLog
+from glimmer.training.titan.keep import keep_best
 
 import torchtitan.experiments.rl.controller as titan  # isort: skip
 from torchtitan.experiments.rl.components.work_buffer import RolloutGroupWork  # isort: skip
@@ -206,6 +213,9 @@ class SearchController(titan.Controller):
         check_agreement(row, batch_invariant=self.job.titan["batch_invariant"])
         row = {k: v for k, v in row.items() if math.isfinite(v)}
         self.rows.add(row)
+        if (best := best_step(self.rows.rows, training["reward_window"])) is not None:
+            keep_best(Path(self.job.work), best)
+        check_trend(self.rows.rows, training)
         if self.progress is None:
             self.progress = Progress(
                 training["steps"], "train", unit="step", done=step - 1, every_s=0

@@ -26,6 +26,7 @@ from glimmer.search_r1.prompt import SEARCH_TOOL
 from glimmer.search_r1.recipe import job_rollouter
 from glimmer.training.job import Job
 from glimmer.training.local.model import architecture, read_text_config
+from glimmer.training.titan import CHECKPOINT_FOLDER
 
 import torchtitan.models.muse_glimmer as muse_glimmer  # isort: skip
 from torchtitan.components.checkpoint import CheckpointManager  # isort: skip
@@ -58,7 +59,6 @@ from torchtitan.experiments.rl.models.vllm_registry import (  # isort: skip
 )
 from torchtitan.experiments.rl.observability.metrics import MetricsProcessor  # isort: skip
 
-CHECKPOINT_FOLDER = "checkpoint"
 _RECOMPUTE = {"full": FullAC.Config, "selective": SelectiveAC.Config}
 
 

@@ -109,3 +109,14 @@ def test_a_missing_interpreter_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"titan\.python: .*nowhere"):
         interpreter({"python": str(tmp_path / "nowhere")})
     assert interpreter({"python": None}) == sys.executable
+
+
+def test_a_role_gets_its_share_of_the_gpus_that_are_visible(monkeypatch):
+    from glimmer.training.titan.__main__ import visible_gpus
+
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert (visible_gpus(0, 6), visible_gpus(6, 2)) == ("0,1,2,3,4,5", "6,7")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5,7")
+    assert (visible_gpus(0, 2), visible_gpus(2, 1)) == ("2,5", "7")
+    with pytest.raises(ConfigError, match=r"CUDA_VISIBLE_DEVICES: found '2,5,7'.* 4 GPUs"):
+        visible_gpus(2, 2)
