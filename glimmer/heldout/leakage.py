@@ -45,12 +45,14 @@ def check_leakage(
     """
     vectors: Vectors | None = None
     if settings["min_similarity"] is not None:
-        from glimmer.retrieval.models import Encoder
+        from glimmer.retrieval.encoder import Encoder
 
         model, revision = embedding["model"], embedding.get("revision")
         encoder = Encoder(
             f"{model}@{revision}" if revision else model,
             device=embedding["device"],
+            dtype=embedding["dtype"],
+            threads=embedding["threads"],
             max_length=embedding["max_length"] or None,
         )
 
