@@ -19,6 +19,7 @@ from safetensors.torch import load_file
 from glimmer.assets import write_manifest
 from glimmer.errors import DataError
 from glimmer.training.checkpoint import save_tensors
+from glimmer.training.local.model import is_text
 
 WEIGHTS = "*.safetensors"
 
@@ -46,7 +47,7 @@ def export(saved: Path, source: Path, out: Path) -> None:
                 if name in place:
                     merged[name] = _load(place[name], name, old)
                     used.add(name)
-                elif _is_text(name):
+                elif is_text(name):
                     raise DataError(
                         f"{saved}: has no tensor {name}, which {path} has. The last save is "
                         f"incomplete: delete {saved} and run again."
@@ -64,10 +65,6 @@ def export(saved: Path, source: Path, out: Path) -> None:
     write_manifest(part, kind="checkpoint", source="trained")
     shutil.rmtree(out, ignore_errors=True)
     os.replace(part, out)
-
-
-def _is_text(name: str) -> bool:
-    return name.startswith("model.language_model.") or name == "lm_head.weight"
 
 
 def _where(saved: Path) -> dict[str, Path]:
