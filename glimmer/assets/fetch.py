@@ -13,7 +13,7 @@ import gzip
 import os
 import shutil
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from glimmer.assets.manifest import (
 )
 from glimmer.assets.questions import validate_questions
 from glimmer.assets.sources import Source, copy_file, list_folder, parse_source, promised
+from glimmer.assets.wordnet import DATA_FILES, write_corpus
 from glimmer.errors import ConfigError, DataError, IntegrityError
 from glimmer.files import atomic_path, disk_errors, read_json, write_json
 from glimmer.logs import get_logger
@@ -101,9 +102,10 @@ def fetch_corpus(
     """Fetch a corpus and check every line; it is called corpus.jsonl in `out`.
 
     Args:
-        source: bundled:<name>, hub:<owner>/<repo> (a data set) or a local folder.
+        source: bundled:<name>, hub:<owner>/<repo> (a data set) or a local folder; or
+            wordnet:<folder>, whose data files become the corpus (`glimmer.assets.wordnet`).
         out: folder for corpus.jsonl and manifest.json.
-        filename: name at the source; one that ends in .gz is unpacked.
+        filename: name at the source; one that ends in .gz is unpacked. WordNet has its own names.
         revision: full 40-hex commit; needed for a hub source, else None.
         sha256: name at the source -> digest that the file must have, before unpacking.
 
@@ -115,20 +117,24 @@ def fetch_corpus(
             that `read_corpus` refuses.
     """
     parsed = parse_source(source, revision, "corpus")
+    wordnet = parsed.kind == "wordnet"
 
     def check(stage: Path) -> None:
+        if wordnet:
+            write_corpus(stage, stage / "corpus.jsonl")
         stats = validate_corpus(stage / "corpus.jsonl", label=f"{_label(parsed)}/{filename}")
         logger.info("corpus %s: %d passages", parsed.text, stats.passages)
 
     return _fetch(
         parsed,
-        {"corpus.jsonl": filename},
+        {"corpus.jsonl": ", ".join(DATA_FILES) if wordnet else filename},
         Path(out),
         kind="corpus",
         setting="corpus",
         repo_type="dataset",
         sha256=sha256,
         check=check,
+        parts=DATA_FILES if wordnet else None,
     )
 
 
@@ -206,19 +212,25 @@ def _fetch(
     sha256: Mapping[str, str] | None,
     check: Callable[[Path], None],
     listing: Mapping[str, HubFile] | None = None,
+    parts: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """Bring the files of `names` (name in `out` -> name at the source), check, rename, list."""
-    for name in names.values():
+    """Bring the files of `names` (name in `out` -> name at the source), check, rename, list.
+
+    With `parts`, these files of the source are brought instead, and `check` makes those of `names`.
+    """
+    # name in the stage folder -> name at the source; what will be rewritten keeps a name of its own
+    # there, so that it need not be fetched again.
+    staged = {n + next((e for e in _PACKED if s.endswith(e)), ""): s for n, s in names.items()}
+    if parts is not None:
+        staged = {name: name for name in parts}
+    for name in staged.values():
         check_name(name, setting)
-    pins = check_pins(sha256, list(names.values()), setting)
+    pins = check_pins(sha256, list(staged.values()), setting)
     stage = out.parent / f".{out.name}.incoming"
     with disk_errors(out, "making the folder"):
         before = _forget(out)
         out.mkdir(parents=True, exist_ok=True)
         stage.mkdir(parents=True, exist_ok=True)
-    # name in the stage folder -> name at the source; what will be rewritten keeps a name of its own
-    # there, so that it need not be fetched again.
-    staged = {n + next((e for e in _PACKED if s.endswith(e)), ""): s for n, s in names.items()}
     try:
         if source.kind == "hub":
             listing = list_hub(source, repo_type) if listing is None else listing
@@ -226,7 +238,7 @@ def _fetch(
             download(source, repo_type, wanted, stage, have=out, pins=pins, setting=setting)
         else:
             _copy(_folder(source), staged, stage, pins=pins, setting=setting)
-        for name in set(staged) - set(names):
+        for name in set(staged) - set(names) if parts is None else ():
             label = f"{_label(source)}/{staged[name]}"
             packed = stage / name
             if packed.suffix == ".gz":

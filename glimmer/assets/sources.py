@@ -1,4 +1,5 @@
-"""Where an asset comes from: `bundled:<name>`, `hub:<owner>/<repo>` or a local folder."""
+"""Where an asset comes from: `bundled:<name>`, `hub:<owner>/<repo>` or a local folder; a corpus
+also from `wordnet:<folder>` (`glimmer.assets.wordnet`)."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from glimmer.assets.manifest import MANIFEST, check_file, check_name, read_manifest
+from glimmer.assets.wordnet import DATA_FILES
 from glimmer.errors import ConfigError, DataError, IntegrityError
 from glimmer.files import atomic_path, disk_errors, sha256_file
 
@@ -27,14 +29,14 @@ class Source:
 
     Attributes:
         text: the setting as written.
-        kind: bundled, folder or hub.
+        kind: bundled, folder, hub or wordnet.
         folder: where the files lie; None for a hub.
         repo: owner/name; None unless a hub.
         revision: full commit; None unless a hub.
     """
 
     text: str
-    kind: Literal["bundled", "folder", "hub"]
+    kind: Literal["bundled", "folder", "hub", "wordnet"]
     folder: Path | None = None
     repo: str | None = None
     revision: str | None = None
@@ -46,7 +48,7 @@ def parse_source(
     """Understand a `source` and its `revision`.
 
     Args:
-        source: bundled:<name>, hub:<owner>/<repo> or a local folder.
+        source: bundled:<name>, hub:<owner>/<repo> or a local folder; of a corpus wordnet:<folder>.
         revision: full 40-hex commit of a hub repository, else None.
         setting: config section, for messages.
         resources: folder of the bundled assets; that of the project if None.
@@ -67,6 +69,18 @@ def parse_source(
         )
     if colon and scheme == "bundled":
         return _bundled(source, rest, setting, resources or RESOURCES)
+    if colon and scheme == "wordnet":
+        if setting == "corpus" and Path(rest).expanduser().is_dir():
+            return Source(source, "wordnet", folder=Path(rest).expanduser())
+        raise ConfigError(
+            f"{setting}.source: found {source!r}, expected "
+            + (
+                "wordnet:<folder> with WordNet's data.noun and the like. Install Debian's package "
+                "wordnet-base and set it to wordnet:/usr/share/wordnet."
+                if setting == "corpus"
+                else f"{_FORMS}; WordNet is a corpus only. Set corpus.source to it."
+            )
+        )
     # "file:" and "https:" look like a scheme; "C:" or "a folder: with colon" do not.
     if colon and re.fullmatch(r"[a-z]{2,}", scheme) and not Path(source).exists():
         raise ConfigError(
@@ -117,12 +131,15 @@ def source_state(source: str, names: Sequence[str] | None = None) -> dict[str, A
     """
     if source.startswith("hub:"):
         return {}
+    wordnet = source.startswith("wordnet:")
     try:
-        folder = parse_source(source, None, "source").folder
+        folder = parse_source(source, None, "corpus" if wordnet else "source").folder
         assert folder is not None
         shipped = promised(folder) or {}
     except (ConfigError, DataError):
         return {}
+    if wordnet:
+        names = DATA_FILES
     if names is None:
         names = [n for n in list_folder(folder) if not n.endswith(".md") and n != MANIFEST]
     state: dict[str, Any] = {}
