@@ -279,27 +279,14 @@ def _hub(config: Mapping[str, Any], host: Inventory) -> Iterator[Finding]:
 def _stack(config: Mapping[str, Any], host: Inventory) -> Iterator[Finding]:
     if host.stack is None:
         return
-    what, titan = "GPU stack's environment", config["titan"]
-    trainers = titan["trainer_fsdp"] * titan["trainer_tp"]
-    told = 0
+    what = "GPU stack's environment"
     for level, problem in host.stack:
-        if level != "several":
-            told += 1
-            yield Finding(
-                what,
-                level,
-                problem,
-                "what envs/train.in and envs/train.git.txt pin",
-                "Run `make env-train` and set titan.python to .venv-train/bin/python.",
-            )
-        elif trainers > 1:
-            told += 1
-            yield refuse(
-                what,
-                problem,
-                f"one that can, for titan.trainer_fsdp x titan.trainer_tp = {trainers}",
-                "Set titan.trainer_fsdp and titan.trainer_tp to 1 for a model that fits one GPU, "
-                "or use a torch that has pytorch's pull request 181519.",
-            )
-    if not told:
-        yield ok(what, str(titan["python"] or "this Python"))
+        yield Finding(
+            what,
+            level,
+            problem,
+            "what envs/train.in and envs/train.git.txt pin",
+            "Run `make env-train` and set titan.python to .venv-train/bin/python.",
+        )
+    if not host.stack:
+        yield ok(what, str(config["titan"]["python"] or "this Python"))

@@ -3,8 +3,7 @@
 Compares the installed versions with `envs/train.in` and the git revisions with
 `envs/train.git.txt`, and imports every module that the GPU engine reaches. No GPU is needed. Prints
 one line for each problem; exits 1 if one of them is more than a warning. With --versions nothing is
-imported, and the problems come as JSON: [[level, text], ...]. Levels: `refuse`, `warn`, and
-`several` for what stops a trainer on more than one GPU only.
+imported, and the problems come as JSON: [[level, text], ...]. Levels: `refuse` and `warn`.
 """
 
 from __future__ import annotations
@@ -111,34 +110,6 @@ def failed_imports(modules: tuple[str, ...] = MODULES) -> Iterator[tuple[str, st
             yield "refuse", f"{name}: cannot be imported ({told})"
 
 
-def cannot_shard(fsdp: str, compat: str) -> Iterator[tuple[str, str]]:
-    """A line if this torch's FSDP does not take torchtitan's annotated tensors.
-
-    Muse Glimmer is built with torchtitan's `spmd_types` only. Its parameters then come to
-    `fully_shard` as plain tensors with annotations, which torch reads from pull request 181519 on;
-    2.13.0 raises "all parameters must be DTensors on the full SPMD mesh".
-
-    Args:
-        fsdp: source of torch's `_fsdp_param` module.
-        compat: source of `glimmer.training.titan.compat`, where a patch would stand.
-    """
-    if "spmd_types" not in fsdp and "_fsdp_param" not in compat:
-        yield (
-            "several",
-            "torch: its FSDP does not know spmd_types, without which Muse Glimmer cannot be "
-            "sharded over several trainer GPUs",
-        )
-
-
-def _sources() -> tuple[str, str]:
-    """Sources of the two modules, empty where they cannot be found; neither is imported."""
-    found = importlib.util.find_spec("torch")
-    folder = Path(found.origin).parent if found is not None and found.origin else Path()
-    fsdp = folder / "distributed/fsdp/_fully_shard/_fsdp_param.py"
-    compat = ENVS.parent / "glimmer/training/titan/compat.py"
-    return tuple(p.read_text(encoding="utf-8") if p.is_file() else "" for p in (fsdp, compat))
-
-
 def _first_line(error: BaseException) -> str:
     return (str(error).strip() or repr(error)).splitlines()[0][:200]
 
@@ -151,7 +122,6 @@ def problems(*, imports: bool) -> list[tuple[str, str]]:
         found.append(("refuse", f"Python: found {here}, expected {wanted}"))
     found += wrong_versions(pinned())
     found += wrong_commits(pinned_commits(), direct_url)
-    found += cannot_shard(*_sources())
     if imports:
         found += failed_imports()
     return found

@@ -34,11 +34,6 @@ def test_the_one_gpu_run_fits_an_h200():
     assert refusals(one_gpu(), model=TINY, **H200_HOST) == []
 
 
-def test_one_trainer_gpu_needs_no_sharding():
-    stack = (("several", "torch: its FSDP does not know spmd_types"),)
-    assert refusals(one_gpu(), model=TINY, stack=stack, **H200_HOST) == []
-
-
 def test_a_host_without_infiniband_passes_once_its_variables_are_set():
     assert refusals(paper_run(), infiniband=(), variables=NO_IB) == []
 
@@ -118,11 +113,6 @@ WRONG_HOSTS = {
         {"stack": (("refuse", "vllm: found 0.29.0, expected 0.28.0"),)},
         "environment: vllm: found 0.29.0",
         "make env-train",
-    ),
-    "FSDP": (
-        {"stack": (("several", "torch: its FSDP does not know spmd_types"),)},
-        "torch: its FSDP does not know spmd_types; .*= 6",
-        "Set titan.trainer_fsdp and titan.trainer_tp to 1",
     ),
 }
 

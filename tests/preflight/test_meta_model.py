@@ -10,13 +10,16 @@ import torch
 import torch.distributed as dist
 import torchtitan.distributed.parallel_dims as parallel_dims
 import torchtitan.models.muse_glimmer as muse_glimmer
+from torch.distributed.fsdp._fully_shard import _fsdp_param, _fsdp_param_group
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig
+from torchtitan.distributed.activation_checkpoint import FullAC
 from torchtitan.distributed.utils import get_spmd_backend, set_spmd_backend
 from torchtitan.models.muse_glimmer.state_dict_adapter import MuseGlimmerStateDictAdapter
 
 from glimmer.preflight.shapes import Shape, parameters, tensors
 from glimmer.training.local.model import architecture, read_text_config
+from glimmer.training.titan import fsdp
 
 from .hosts import MODEL, ROOT, paper_run
 
@@ -100,8 +103,32 @@ def test_tensor_parallel_shards_are_those_of_the_arithmetic(text, six_ranks):
     assert most == parameters(shape, fsdp=FSDP, tp=TP)
 
 
-def test_torch_2_13_cannot_shard_it_over_several_gpus(text, six_ranks):
-    """Why preflight asks for more than this torch: once it can, this test says so."""
+def test_fsdp_shards_are_those_of_the_arithmetic(text, six_ranks, monkeypatch):
+    monkeypatch.setattr(_fsdp_param_group, "FSDPParam", _fsdp_param_group.FSDPParam)
+    fsdp.apply()
+    model = sharded(text, six_ranks)
+    muse_glimmer.parallelize_muse_glimmer(
+        model,
+        parallel_dims=six_ranks,
+        training=TRAINING,
+        parallelism=PARALLELISM,
+        compile_config=CompileConfig(enable=False),
+        ac_config=FullAC.Config(),
+        dump_folder="",
+    )
+    shape = Shape.of(MODEL)
+    own = {
+        name.replace("_checkpoint_wrapped_module.", ""): p for name, p in model.named_parameters()
+    }
+    assert {name: p.shape for name, p in own.items()} == {t.name: t.shape for t in tensors(shape)}
+    local = {name: p.to_local().numel() for name, p in own.items()}
+    assert local == {t.name: t.local(FSDP, TP) for t in tensors(shape)}  # rank 0 holds most
+    assert sum(local.values()) == parameters(shape, fsdp=FSDP, tp=TP)
+
+
+def test_torch_2_13_alone_cannot_shard_it(text, six_ranks, monkeypatch):
+    """Why `glimmer.training.titan.fsdp` exists: once torch can, this test says so."""
+    monkeypatch.setattr(_fsdp_param_group, "FSDPParam", _fsdp_param.FSDPParam)
     with pytest.raises(ValueError, match="must be DTensors on the full SPMD mesh"):
         muse_glimmer.parallelize_muse_glimmer(
             sharded(text, six_ranks),

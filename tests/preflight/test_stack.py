@@ -98,16 +98,3 @@ def test_this_python_is_not_the_stack(capsys):
         pytest.skip("this Python has the stack's version, so it cannot show a refusal of it")
     assert stack.main(["--versions"]) == 1
     assert "Python: found 3." in capsys.readouterr().out
-
-
-def test_a_torch_that_cannot_shard_is_told_unless_patched():
-    ((level, text),) = stack.cannot_shard("class FSDPParam: ...", "nothing")
-    assert level == "several" and "spmd_types" in text
-    assert list(stack.cannot_shard("import spmd_types", "nothing")) == []
-    patched = "torch.distributed.fsdp._fully_shard._fsdp_param"
-    assert list(stack.cannot_shard("class FSDPParam: ...", patched)) == []
-
-
-def test_the_sources_are_found():
-    fsdp, compat = stack._sources()
-    assert "class FSDPParam" in fsdp and "TORCHTITAN" in compat

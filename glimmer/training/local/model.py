@@ -51,7 +51,8 @@ TOKENIZER_FILES = (
 class CpuAttention(Module):
     """Causal attention for a CPU: torchtitan's own backends have no CPU backward.
 
-    Expects query [B, T, H, D], key and value [B, T, K, D]; returns [B, T, H, D].
+    Expects query [B, T, H, D], key and value [B, T, K, D]; returns [B, T, H, D]. torchtitan's
+    tensor parallelism looks the three up by their names.
     """
 
     @dataclass(kw_only=True, slots=True)
@@ -61,8 +62,10 @@ class CpuAttention(Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
 
-    def forward(self, q, k, v, *, attention_masks=None, scale=None, enable_gqa=False, **_):
-        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    def forward(
+        self, q_BLNH, k_BLNH, v_BLNH, *, attention_masks=None, scale=None, enable_gqa=False, **_
+    ):
+        q, k, v = q_BLNH.transpose(1, 2), k_BLNH.transpose(1, 2), v_BLNH.transpose(1, 2)
         if enable_gqa:
             groups = q.shape[1] // k.shape[1]
             k, v = k.repeat_interleave(groups, 1), v.repeat_interleave(groups, 1)

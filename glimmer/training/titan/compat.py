@@ -1,5 +1,7 @@
 """What torchtitan 0.3.0 needs changed at process start, in one place. Applied in every process.
 
+The largest change, to torch's FSDP, stands in `fsdp.py`.
+
 Each change names the symptom that it cures. `apply` refuses another torchtitan: what is changed
 here would then have to be read again.
 """
@@ -70,6 +72,9 @@ def apply() -> None:
     os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     without_mismatched_cudnn()
     use_flash_attention_2()
+    from glimmer.training.titan import fsdp
+
+    fsdp.apply()
 
 
 def bootstrap() -> None:

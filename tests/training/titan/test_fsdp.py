@@ -1,0 +1,84 @@
+"""FSDP of annotated parameters on CPU ranks (gloo), against the whole model in one process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from glimmer.errors import GlimmerError
+from glimmer.training.titan import fsdp
+
+ROOT = Path(__file__).parents[3]
+PAPER = "3x2"  # the paper run's trainer: FSDP 3, tensor parallelism 2
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Two steps at each shape; FSDP 3 splits no tensor of the tiny model evenly."""
+    out = tmp_path_factory.mktemp("fsdp")
+    done = subprocess.run(
+        [
+            sys.executable,
+            str(Path(__file__).with_name("fsdp_ranks.py")),
+            str(ROOT / "resources/tiny_glimmer"),
+            str(out),
+            "2x1",
+            PAPER,
+        ],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return {name: json.loads((out / f"{name}.json").read_text()) for name in ("2x1", PAPER)}
+
+
+@pytest.mark.parametrize("shape", ["2x1", PAPER])
+def test_sharded_training_is_that_of_the_whole_model(trained, shape):
+    found = trained[shape]
+    for own, whole in zip(found["steps"], found["whole"]["steps"], strict=True):
+        assert own["loss"] == pytest.approx(whole["loss"], rel=1e-3)
+        assert own["norm"] == pytest.approx(whole["norm"], rel=1e-3)
+    # The first step starts from equal weights: only the order of sums differs.
+    assert found["steps"][0]["gradient"] < 1e-4
+    assert found["steps"][0]["gradients"] == 51
+    assert found["weights"] < 2e-3  # Adam's two steps of 1e-3, of one sign
+
+
+@pytest.mark.parametrize("shape", ["2x1", PAPER])
+def test_weights_are_loaded_saved_resumed_and_exported(trained, shape):
+    found = trained[shape]
+    assert found["start"] == found["whole"]["start"]  # the same digest, however it is sharded
+    assert found["end"] != found["start"]
+    assert found["resumed"] == found["end"]
+    assert found["exported"]
+
+
+def test_tensor_parallel_parts_stay_parts(trained):
+    assert trained[PAPER]["placements"] == [
+        "(Shard(dim=0), Replicate())",
+        "(Shard(dim=0), Shard(dim=1))",
+        "(_StridedShard(dim=0, sf=2), Shard(dim=0))",
+    ]
+
+
+def test_a_type_that_no_parameter_has_is_refused(monkeypatch):
+    axis = object()
+    monkeypatch.setattr(fsdp, "normalize_axis", lambda group: axis)
+    monkeypatch.setattr(fsdp, "get_local_type", lambda param: {axis: fsdp.spmd.P})
+    mesh = SimpleNamespace(mesh_dim_names=("dp_shard", "tp"), get_group=lambda index: None)
+    with pytest.raises(GlimmerError, match="P on mesh axis 'tp'"):
+        fsdp.placements(torch.zeros(2, 3), mesh, frozenset({"dp_shard"}))
+
+
+def test_another_fsdp_is_refused(monkeypatch):
+    from torch.distributed.fsdp._fully_shard import _fsdp_param_group
+
+    monkeypatch.setattr(_fsdp_param_group, "FSDPParam", object)
+    with pytest.raises(GlimmerError, match=r"its FSDP is not the one"):
+        fsdp.apply()
