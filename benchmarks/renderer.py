@@ -121,18 +121,20 @@ def speed(checkpoint: Path) -> int:
         seconds = best(lambda found=ids_of: renderer.parse_response(found), 200)
         parsed.append((f"parse, MB/s (a call, {size} bytes)", size / seconds / 1e6, ">= 5"))
 
-    bridge = {}
+    bridge, with_masks, reply = {}, {}, conversation(50)[-1:]
     for turns in (2, 50):
         before = renderer.render_ids(conversation(turns - 1), **arguments)
-        whole = renderer.render_ids(conversation(turns)[:-1], tools=TOOLS)
-        new = conversation(turns)[-1:]
-        bridge[turns] = best(
-            lambda b=before, w=whole, n=new: renderer.bridge_to_next_turn(
-                b, w[len(b) :], n, tools=TOOLS
-            ),
-            200,
-            forget,
-        )
+        sampled = renderer.render_ids(conversation(turns)[:-1], tools=TOOLS)[len(before) :]
+
+        def ids_alone(before: list[int] = before, sampled: list[int] = sampled) -> Any:
+            return renderer.bridge_to_next_turn(before, sampled, reply, tools=TOOLS)
+
+        def everything(make: Callable[[], Any] = ids_alone) -> Any:
+            made = make()
+            return made, made.message_indices, made.sampled_mask, made.is_content
+
+        bridge[turns] = best(ids_alone, 200, forget)
+        with_masks[turns] = best(everything, 200, forget)
     rows = [
         ("text, times the template's speed", by_template[0] / text, ">= 5"),
         ("ids, the same: no text and no word seen before", by_template[1] / cold, ""),
@@ -142,6 +144,7 @@ def speed(checkpoint: Path) -> int:
         *parsed,
         ("bridge at turn 2, microseconds", bridge[2] * 1e6, ""),
         ("bridge at turn 50 over turn 2", bridge[50] / bridge[2], "<= 1.5"),
+        ("the same, all masks read", with_masks[50] / with_masks[2], ""),
     ]
     for name, value, target in rows:
         print(f"{name:<50} {value:8.2f}  {target}")

@@ -15,8 +15,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from renderers.base import ParsedToolCall, ToolCallParseStatus
 
@@ -25,6 +24,7 @@ _CLOSE_INVOKE, _CLOSE_PARAM = "</atem:invoke>", "</atem:parameter>"
 _OPEN_PARAM = '<atem:parameter name="'
 _INVOKE = re.compile(r'<atem:invoke name="([^"\n]*)">')
 _PARAM = re.compile(r'<atem:parameter name="([^"\n]*)">')
+_SPACE = re.compile(r"\s*")
 _START = re.compile(rf"(?:{_OPEN_BLOCK}\s*)?{_INVOKE.pattern}")
 _CUT_TAG = r'</?[a-z:_]*(?:\s+name="?[^"\n<>]*)?'
 _CUT_THEN_START = re.compile(rf"(?:{_CUT_TAG})?\s*{_START.pattern}")
@@ -32,8 +32,7 @@ _ATTEMPT = re.compile(r"<atem:(?:[fi]|\Z)|<atem\Z")
 _TAG = re.compile(r"</?atem:[a-z_]*(?:\s+name=\"[^\"\n]*\"?)?>?|</?ate?m?:?\Z|</a?\Z|<a\Z")
 
 
-@dataclass(frozen=True)
-class Found:
+class Found(NamedTuple):
     """A call, or the attempt at one, and its place in the text."""
 
     call: ParsedToolCall
@@ -170,18 +169,18 @@ def _goes_on(text: str, at: int) -> bool:
     """Whether a parameter may have ended here: another one, or a closed call, or the text's end,
     or a cut and another call."""
     at = _skip_space(text, at)
-    if at >= len(text) or _PARAM.match(text, at) or _CUT_THEN_START.match(text, at):
-        return True
     if not text.startswith(_CLOSE_INVOKE, at):
+        if _PARAM.match(text, at) or _CUT_THEN_START.match(text, at):
+            return True
         # A tag cut by the end of the completion can still become either.
         return _CLOSE_INVOKE.startswith(text[at:]) or _cut_param(text, at)
     at = _skip_space(text, at + len(_CLOSE_INVOKE))
-    if at >= len(text) or _INVOKE.match(text, at) or _CLOSE_BLOCK.startswith(text[at:]):
-        return True
     if not text.startswith(_CLOSE_BLOCK, at):
-        return False
+        cut = _CLOSE_BLOCK.startswith(text[at : at + len(_CLOSE_BLOCK)])
+        return cut or _INVOKE.match(text, at) is not None
     # Behind a closed block no closer may follow: then this one was part of a value.
-    return _CLOSE_PARAM not in text[at:].split(_OPEN_BLOCK)[0]
+    closer = text.find(_CLOSE_PARAM, at)
+    return closer < 0 or text.find(_OPEN_BLOCK, at, closer) >= 0
 
 
 def _cut_param(text: str, at: int) -> bool:
@@ -204,9 +203,7 @@ def _started_inside(text: str, at: int, closer: int | None) -> re.Match[str] | N
 
 
 def _skip_space(text: str, at: int) -> int:
-    while at < len(text) and text[at].isspace():
-        at += 1
-    return at
+    return _SPACE.match(text, at).end()
 
 
 def _typed(

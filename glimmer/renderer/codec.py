@@ -156,7 +156,13 @@ class Decoder:
 
     def sizes(self, ids: Sequence[int]) -> list[int] | None:
         """Bytes of UTF-8 that each token stands for; None if the tokenizer is not byte-level."""
-        return [len(self._bytes[token]) for token in ids] if self.by_bytes else None
+        return list(map(len, map(self._bytes.__getitem__, ids))) if self.by_bytes else None
+
+    def pieces(self, ids: Sequence[int]) -> list[bytes]:
+        """Bytes of each token; of one that is not of a byte-level tokenizer, what it says alone."""
+        if self.by_bytes:
+            return list(map(self._bytes.__getitem__, ids))
+        return [self([token]).encode() for token in ids]
 
 
 def _is_byte_level(decoder: Any) -> bool:

@@ -37,6 +37,7 @@ from renderers.base import (
     extract_message_tool_names,
 )
 
+from glimmer.renderer.bridged import BridgedTokens
 from glimmer.renderer.codec import Decoder, Encoder
 from glimmer.renderer.config import MuseGlimmerRendererConfig
 from glimmer.renderer.parse import SpecialIds, parse_completion
@@ -76,6 +77,7 @@ class MuseGlimmerRenderer:
             name: self._special_id(f"<|{name}|>")
             for name in ("begin_of_text", "end_of_text", "start", "message", "eot", "eom")
         }
+        self._special_ids = SpecialIds(**self._specials)
         self._encoded: dict[str, list[int]] = {}
         self._encode_anew = Encoder(tokenizer)
         self._decode = Decoder(tokenizer)
@@ -287,7 +289,7 @@ class MuseGlimmerRenderer:
         parsed = parse_completion(
             token_ids,
             decode=self._decode,
-            specials=SpecialIds(**self._specials),
+            specials=self._special_ids,
             tools=self._parse_tools if tools is None else tools,
         )
         if (
@@ -342,20 +344,7 @@ class MuseGlimmerRenderer:
                 pieces += block("user", [Piece(text, index, content=True)], index)
         pieces += [Piece("<|start|>", -1, special=True), Piece("assistant", -1)]
         new = self._tokens(pieces, new_messages)
-        token_ids = list(previous_prompt_ids)  # grown in place: the history is copied once
-        token_ids += sampled
-        message_indices, is_content = [-1] * len(token_ids), [False] * len(token_ids)
-        message_indices += new.message_indices
-        is_content += new.is_content
-        token_ids += new.token_ids
-        return RenderedTokens(
-            token_ids=token_ids,
-            message_indices=message_indices,
-            sampled_mask=[False] * len(token_ids),
-            is_content=is_content,
-            message_roles=new.message_roles,
-            message_tool_names=new.message_tool_names,
-        )
+        return BridgedTokens.of(previous_prompt_ids, sampled, new)
 
     def _answered_names(self, completion: list[int], new_messages: Messages) -> list[str] | None:
         """A name for each new message, "" for those that are no tool's; None if one has none."""

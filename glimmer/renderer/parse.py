@@ -18,8 +18,10 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from codecs import getincrementaldecoder
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
 from itertools import accumulate
 from typing import Any, Protocol
 
@@ -34,6 +36,8 @@ class Decode(Protocol):
     def __call__(self, ids: Sequence[int]) -> str: ...
 
     def sizes(self, ids: Sequence[int]) -> list[int] | None: ...
+
+    def pieces(self, ids: Sequence[int]) -> Iterable[bytes]: ...
 
 
 _HEADER = re.compile(r"\s*(?:assistant\b)?\s*(?:to=(?P<to>[^\s<]+))?\s*")
@@ -58,8 +62,13 @@ class SpecialIds:
     eot: int
     eom: int
 
+    @cached_property
+    def all(self) -> frozenset[int]:
+        """Those that cut a completion into pieces: every one."""
+        return frozenset(getattr(self, field.name) for field in fields(self))
 
-@dataclass
+
+@dataclass(slots=True)
 class _Channel:
     """A stretch between special tokens: its recipient, text and place in the completion."""
 
@@ -119,15 +128,8 @@ def _function(tool: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _channels(ids: list[int], decode: Decode, specials: SpecialIds) -> list[_Channel]:
     """The channels of a completion in order; stops at the end of the turn."""
-    cuts = {
-        specials.start,
-        specials.message,
-        specials.eot,
-        specials.eom,
-        specials.begin_of_text,
-        specials.end_of_text,
-    }
-    ends = [*(i for i, token in enumerate(ids) if token in cuts), len(ids)]
+    cuts = specials.all
+    ends = [i for i, token in enumerate(ids) if token in cuts] + [len(ids)]
     out: list[_Channel] = []
     in_header = True  # the text before the next special token may be a header
     started = False  # <|start|> stands before it
@@ -255,7 +257,7 @@ class _Places:
         text = channel.skipped + channel.text
         sizes = decode.sizes(tokens) if "\ufffd" not in text else None
         if sizes is None:
-            self._starts, self._ends = _by_characters(tokens, decode)
+            self._starts, self._ends = _by_characters(decode.pieces(tokens))
             return
         self._ends = list(accumulate(sizes))
         self._starts = [0, *self._ends]
@@ -271,20 +273,18 @@ class _Places:
         return self._first + first, self._first + max(first, last)
 
 
-def _by_characters(tokens: list[int], decode: Decode) -> tuple[list[int], list[int]]:
-    """Starts and ends of tokens; those that share a character, cut inside its bytes, share a
+def _by_characters(tokens: Iterable[bytes]) -> tuple[list[int], list[int]]:
+    """Starts and ends of tokens; those that share a character, cut inside its bytes, share its
     place."""
+    decoder = getincrementaldecoder("utf-8")("replace")
     starts: list[int] = []
     ends: list[int] = []
-    at, index = 0, 0
-    while index < len(tokens):
-        size = 1
-        text = decode(tokens[index : index + size])
-        while text.endswith("\ufffd") and size < 4 and index + size < len(tokens):
-            size += 1
-            text = decode(tokens[index : index + size])
-        starts += [at] * size
-        at += len(text)
-        ends += [at] * size
-        index += size
+    at = 0
+    for token in tokens:
+        # Its first byte lies in the last character that is there once that byte has been read.
+        head = len(decoder.decode(token[:1]))
+        begun = bool(decoder.getstate()[0])
+        starts.append(at + max(head + begun - 1, 0))
+        at += head + len(decoder.decode(token[1:]))
+        ends.append(at + bool(decoder.getstate()[0]))
     return starts, ends

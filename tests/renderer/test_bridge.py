@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
+import pickle
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from renderers.base import RenderedTokens
 
 from glimmer.search_r1.prompt import SEARCH_TOOL
 
@@ -71,6 +76,29 @@ def test_masks_cover_the_new_messages_only(renderer, tokenizer):
         ["tool", "user"],
         ["search", None],
     )
+
+
+def test_masks_made_when_read_are_those_of_the_library(renderer):
+    """Whoever reads, compares, copies, stores or sends the result meets `RenderedTokens`."""
+    new = [tool("search", "A text"), user("Go on.")]
+    prompt, completion = sampled(renderer, [user()], CALLING, TOOLS)
+
+    def bridged():
+        return renderer.bridge_to_next_turn(tuple(prompt), completion, new, tools=TOOLS)
+
+    values = {f.name: getattr(bridged(), f.name) for f in dataclasses.fields(RenderedTokens)}
+    plain = RenderedTokens(**values)
+    assert all(type(mask) is list for mask in list(values.values())[:4])
+    assert bridged() == plain and plain == bridged() and bridged() == bridged()
+    assert bridged() != dataclasses.replace(plain, is_content=[]) and bridged() != "text"
+    assert dataclasses.asdict(bridged()) == values and repr(plain).split("(")[1] in repr(bridged())
+    assert dataclasses.replace(bridged(), token_ids=[1]).is_content == values["is_content"]
+    for other in (pickle.loads(pickle.dumps(bridged())), copy.deepcopy(bridged())):
+        assert type(other) is RenderedTokens and other == plain
+    assert bridged().message_token_spans() == plain.message_token_spans()
+    once = bridged()
+    assert once.is_content is once.is_content
+    assert not hasattr(once, "masks")
 
 
 @property_of(150)

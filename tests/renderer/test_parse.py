@@ -5,9 +5,25 @@ from __future__ import annotations
 import copy
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from renderers.base import ToolCallParseStatus
 
-from .helpers import MALFORMED, OK, TO_SEARCH, UNCLOSED, block, calls_of, make_renderer, one, user
+from glimmer.renderer.parse import _by_characters
+
+from .helpers import (
+    CUT,
+    MALFORMED,
+    OK,
+    TO_SEARCH,
+    UNCLOSED,
+    block,
+    calls_of,
+    make_renderer,
+    one,
+    property_of,
+    user,
+)
 
 
 def test_an_answer(parse):
@@ -177,9 +193,41 @@ def test_spans_behind_a_header_without_its_special_token(before, value, renderer
 
 
 def test_spans_where_bytes_are_no_text(renderer, tokenizer):
-    """Half a character right in front of the call: the span holds it and the whole call."""
-    half = tokenizer.encode("東", add_special_tokens=False)[:1]
+    """Halves of characters right in front of a call, in a cut one, and right behind."""
+    half = tokenizer.encode("東", add_special_tokens=False)[:2]
     assert tokenizer.decode(half) == "\ufffd"
-    call = tokenizer.encode(block("é"), add_special_tokens=False)
-    (found,) = renderer.parse_response(half + call).tool_calls
-    assert found.token_span == (0, 1 + len(call)) and found.raw == block("é")
+    cut, call = (tokenizer.encode(text, add_special_tokens=False) for text in (CUT, block("é")))
+    for size in (1, 2):
+        piece = half[:size]
+        found = renderer.parse_response(piece + cut + piece + call + piece).tool_calls
+        assert [c.raw for c in found] == [CUT + "\ufffd", block("é")]
+        between = 2 * size + len(cut)
+        assert [c.token_span for c in found] == [(size, between), (between, between + len(call))]
+
+
+said_bytes = st.sampled_from([*"é東🙂\ufffda<".encode(), 0x80, 0xC0, 0xE0, 0xF0, 0xFF])
+
+
+@property_of(600)
+@given(tokens=st.lists(st.lists(said_bytes, max_size=5).map(bytes), max_size=8))
+def test_places_of_tokens_in_characters(tokens):
+    """A token begins in the last character of all bytes up to its first, and ends behind that of
+    all up to its last."""
+    starts, ends = _by_characters(tokens)
+    for index, token in enumerate(tokens):
+        before = b"".join(tokens[:index])
+        if token:
+            assert starts[index] == len((before + token[:1]).decode("utf-8", "replace")) - 1
+        assert ends[index] == len((before + token).decode("utf-8", "replace"))
+
+
+@pytest.mark.parametrize("before", ["\ufffd", "\ufffd 東京 ", "é\ufffd"])
+def test_spans_where_characters_are_cut_into_tokens(before, renderer, tokenizer):
+    """U+FFFD said by the model: bytes cannot be counted, and several tokens share a character."""
+    pieces = [
+        tokenizer.encode(p, add_special_tokens=False) for p in (before, block("é 東京"), "東")
+    ]
+    assert len(pieces[0]) > len(before) and len(pieces[2]) == 3
+    (found,) = renderer.parse_response([i for ids in pieces for i in ids]).tool_calls
+    assert found.token_span == (len(pieces[0]), len(pieces[0]) + len(pieces[1]))
+    assert found.raw == block("é 東京")
