@@ -12,12 +12,13 @@ becomes a shorter call that looks whole.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from renderers.base import ParsedToolCall, ToolCallParseStatus
+
+from glimmer.renderer.typed import typed
 
 _OPEN_BLOCK, _CLOSE_BLOCK = "<atem:function_calls>", "</atem:function_calls>"
 _CLOSE_INVOKE, _CLOSE_PARAM = "</atem:invoke>", "</atem:parameter>"
@@ -94,12 +95,13 @@ def _call(
     text: str, invoke: re.Match[str], schemas: Mapping[str, Any]
 ) -> tuple[ParsedToolCall, int]:
     """The call that begins at `invoke`, and where it ends in the text."""
-    name, at = invoke[1], invoke.end()
+    name, at = known_name(invoke[1], schemas), invoke.end()
     values: dict[str, str] = {}
-    status = ToolCallParseStatus.OK
-    swallowed = _swallowed(text, at, name)
+    status, twice = ToolCallParseStatus.OK, False
+    swallowed = _swallowed(text, at, name) if name not in schemas else None
     if swallowed is not None:
         name, values, at = swallowed
+        name = known_name(name, schemas)
     while True:
         at = _skip_space(text, at)
         if text.startswith(_CLOSE_INVOKE, at):
@@ -115,14 +117,29 @@ def _call(
             status = ToolCallParseStatus.UNCLOSED_BLOCK
             at = following.start() if following is not None else len(text)
             break
-        values[param[1]] = text[param.end() : closer]
+        twice |= param[1] in values
+        values.setdefault(param[1], text[param.end() : closer])
         at = closer + len(_CLOSE_PARAM)
-    if status is ToolCallParseStatus.OK and not name:
-        status = ToolCallParseStatus.MISSING_NAME
-    arguments, typed = _typed(values, schemas.get(name))
-    if status is ToolCallParseStatus.OK and not typed:
-        status = ToolCallParseStatus.INVALID_JSON
+    arguments, readable = typed(values, schemas.get(name))
+    if status is ToolCallParseStatus.OK:
+        if not name:
+            status = ToolCallParseStatus.MISSING_NAME
+        elif twice:
+            status = ToolCallParseStatus.MALFORMED_STRUCTURE
+        elif schemas and name not in schemas:
+            status = ToolCallParseStatus.UNKNOWN_TOOL
+        elif not readable:
+            status = ToolCallParseStatus.INVALID_JSON
     return ParsedToolCall(raw="", name=name or None, arguments=arguments, status=status), at
+
+
+def known_name(name: str, schemas: Mapping[str, Any]) -> str:
+    """The tool that a model means by a name: `search.search` is `search`, if only that is known.
+
+    The prompt lists a tool without a namespace as the recipient "search.*".
+    """
+    space, _, function = name.partition(".")
+    return space if space == function and space in schemas and name not in schemas else name
 
 
 def _broken(text: str, at: int) -> tuple[ToolCallParseStatus, int]:
@@ -204,47 +221,3 @@ def _started_inside(text: str, at: int, closer: int | None) -> re.Match[str] | N
 
 def _skip_space(text: str, at: int) -> int:
     return _SPACE.match(text, at).end()
-
-
-def _typed(
-    values: Mapping[str, str], schema: Mapping[str, Any] | None
-) -> tuple[dict[str, Any], bool]:
-    """Arguments with the types of the schema; False if one could not be read as its type."""
-    properties = (schema or {}).get("properties") or {}
-    arguments: dict[str, Any] = {}
-    good = True
-    for key, text in values.items():
-        kinds = _kinds(properties.get(key))
-        if not kinds or "string" in kinds:
-            arguments[key] = text
-            continue
-        try:
-            arguments[key] = json.loads(text, parse_constant=_refuse, parse_float=_finite)
-        except (ValueError, RecursionError):
-            arguments[key], good = text, False
-    return arguments, good
-
-
-def _kinds(schema: Any) -> list[str]:
-    """The types that a property's schema allows; none if it does not say."""
-    if not isinstance(schema, Mapping):
-        return []
-    declared = schema.get("type")
-    kinds = declared if isinstance(declared, list) else [declared] if declared else []
-    for choice in (*schema.get("anyOf", ()), *schema.get("oneOf", ())):
-        inner = _kinds(choice)
-        if not inner:
-            return []
-        kinds = [*kinds, *inner]
-    return kinds
-
-
-def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is not JSON")
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if value in (float("inf"), float("-inf")):
-        raise ValueError(f"{text} is out of range")
-    return value

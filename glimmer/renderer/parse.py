@@ -27,7 +27,7 @@ from typing import Any, Protocol
 
 from renderers.base import ParsedResponse, ParsedToolCall, ToolCallParseStatus
 
-from glimmer.renderer.atem import find_calls, without_tags
+from glimmer.renderer.atem import find_calls, known_name, without_tags
 
 
 class Decode(Protocol):
@@ -45,6 +45,7 @@ _HEADER_AT_END = re.compile(r"(?<!\s)\s*(?<!\w)(?:assistant\s+)?to=(?P<to>[^\s<]
 _HEADER_AT_START = re.compile(r"\s*(?:assistant\s+|assistant\Z)?(?:to=(?P<to>[^\s<]+)\s*)?")
 _OTHER_ROLE = re.compile(r"\s*(?:user|tool|system)\b")
 _NOT_OURS = ""  # recipient of a block in another role's name
+_READ = (ToolCallParseStatus.OK, ToolCallParseStatus.UNKNOWN_TOOL)
 _STRAY = re.compile(
     r"(?<!\s)\s*(?<!\w)to=(?P<to>[^\s<]+)\s*"
     r'(?P<block><atem:function_calls>\s*<atem:invoke name="(?P=to)">)'
@@ -215,8 +216,16 @@ def _read(
         for call in calls:
             if call.status != ToolCallParseStatus.MISSING_NAME:
                 call.name = call.name or channel.recipient
+        if calls and calls[0].status in _READ and not _addressed(channel, calls[0], schemas):
+            calls[0].status = ToolCallParseStatus.MALFORMED_STRUCTURE
         calls = calls or [_no_call(channel)]
     return calls, visible
+
+
+def _addressed(channel: _Channel, call: ParsedToolCall, schemas: Mapping[str, Any]) -> bool:
+    """Whether a channel is one for this call: addressed to its tool, or to the tool's namespace."""
+    recipient = known_name((channel.recipient or "").removesuffix(".*"), schemas)
+    return recipient in (call.name, (call.name or "").partition(".")[0])
 
 
 def _stray(text: str) -> re.Match[str] | None:

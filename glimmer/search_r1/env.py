@@ -94,7 +94,7 @@ class SearchEnv(MessageEnv):
 
 def _problem(call: ParsedToolCall) -> str | None:
     """Why a call cannot be executed, in words for the model; None if it can."""
-    if call.status != ToolCallParseStatus.OK:
+    if call.status not in (ToolCallParseStatus.OK, ToolCallParseStatus.UNKNOWN_TOOL):
         return f"the tool call could not be read ({call.status.value})."
     if call.name != SEARCH_TOOL["name"]:
         return f"there is no tool {call.name!r}; the only tool is 'search'."

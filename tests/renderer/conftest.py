@@ -9,7 +9,7 @@ from glimmer.bundled.tokenizer import save_tokenizer, train_tokenizer
 from glimmer.renderer import CHAT_TEMPLATE
 from glimmer.search_r1.prompt import SEARCH_TOOL
 
-from .helpers import make_renderer
+from .helpers import a_tool, make_renderer
 
 
 @pytest.fixture(scope="session")
@@ -28,8 +28,8 @@ def tokenizer(checkpoint):
 
 @pytest.fixture(scope="session")
 def renderer(tokenizer):
-    """With the search tool's schema for parsing, as the pipeline has it."""
-    return make_renderer(tokenizer, [SEARCH_TOOL])
+    """Parses with the pipeline's search tool and two more, without arguments and in a namespace."""
+    return make_renderer(tokenizer, [SEARCH_TOOL, a_tool("now"), a_tool("web.open")])
 
 
 @pytest.fixture(scope="session")

@@ -89,6 +89,11 @@ def said(content="Yes.", **more) -> dict:
     return {"role": "assistant", "content": content, **more}
 
 
+def a_tool(name, **properties) -> dict:
+    """A tool's schema."""
+    return {"name": name, "parameters": {"type": "object", "properties": properties}}
+
+
 # ---- parsing ---------------------------------------------------------------------------------
 
 OK = ToolCallParseStatus.OK
