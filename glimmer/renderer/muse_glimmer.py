@@ -310,13 +310,13 @@ class MuseGlimmerRenderer:
     ) -> RenderedTokens | None:
         """The next prompt: what was sampled, untouched, and the new messages behind it.
 
-        A completion without `<|eot|>` gets one. A tool message without name takes that of the call
-        it answers, by position.
+        A completion without `<|eot|>` gets one. A tool message with neither name nor id has the
+        empty name that the template gives it.
 
         Returns:
             None where only a full render is right: no previous prompt, nothing new, an assistant
             or system message among the new ones, a user message where that forgets reasoning, or
-            a tool message whose name only the whole conversation tells.
+            a tool message that has an id and no name: the whole conversation tells its name.
         """
         roles = [message.get("role") for message in new_messages]
         if (
@@ -324,6 +324,7 @@ class MuseGlimmerRenderer:
             or not new_messages
             or any(role not in ("user", "tool") for role in roles)
             or (self.config.retention == "tool_cycle" and "user" in roles)
+            or any(_named_elsewhere(message) for message in new_messages)
         ):
             return None
         if self.config.media == "refused":
@@ -332,13 +333,10 @@ class MuseGlimmerRenderer:
         stops = set(self.get_stop_token_ids())
         end = next((i + 1 for i, token in enumerate(sampled) if token in stops), None)
         sampled = sampled[:end] if end is not None else [*sampled, self._specials["eot"]]
-        names = self._answered_names(previous_completion_ids, new_messages)
-        if names is None:
-            return None
         pieces: list[Piece] = []
         for index, message in enumerate(new_messages):
             if message["role"] == "tool":
-                pieces += self._tool_block(message, index, names[index])
+                pieces += self._tool_block(message, index, tool_name(message, ()))
             else:
                 text = content_text(message, index)
                 pieces += block("user", [Piece(text, index, content=True)], index)
@@ -346,21 +344,8 @@ class MuseGlimmerRenderer:
         new = self._tokens(pieces, new_messages)
         return BridgedTokens.of(previous_prompt_ids, sampled, new)
 
-    def _answered_names(self, completion: list[int], new_messages: Messages) -> list[str] | None:
-        """A name for each new message, "" for those that are no tool's; None if one has none."""
-        calls: list[str] | None = None
-        names, position = [], 0
-        for message in new_messages:
-            if message["role"] != "tool":
-                names.append("")
-                continue
-            name = message.get("name")
-            if not name:
-                if calls is None:
-                    calls = [c.name or "" for c in self.parse_response(completion).tool_calls]
-                if message.get("tool_call_id") or position >= len(calls):
-                    return None
-                name = calls[position]
-            names.append(name)
-            position += 1
-        return names
+
+def _named_elsewhere(message: Mapping[str, Any]) -> bool:
+    """Whether a tool result has the name of a call that only the whole conversation holds."""
+    by_id = message.get("tool_call_id") is not None and not message.get("name")
+    return by_id and message.get("role") == "tool"

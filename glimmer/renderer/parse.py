@@ -97,7 +97,8 @@ def parse_completion(
         tools: schemas by which arguments are typed; without one, values stay text.
     """
     ids = list(token_ids)
-    schemas = {f["name"]: f.get("parameters") or {} for f in map(_function, tools or [])}
+    functions = [tool.get("function") or tool for tool in tools or []]
+    schemas = {f["name"]: f.get("parameters") or {} for f in functions if f.get("name")}
     reasoning: list[str] = []
     answer: list[str] = []
     calls: list[ParsedToolCall] = []
@@ -118,10 +119,6 @@ def parse_completion(
         tool_calls=calls,
         reasoning_complete=complete,
     )
-
-
-def _function(tool: Mapping[str, Any]) -> Mapping[str, Any]:
-    return tool.get("function") or tool
 
 
 # ---- channels ------------------------------------------------------------------------------

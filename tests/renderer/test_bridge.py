@@ -14,6 +14,8 @@ from renderers.base import RenderedTokens
 from glimmer.search_r1.prompt import SEARCH_TOOL
 
 from .helpers import call, make_renderer, property_of, said, user
+from .test_render_any import contents, ids, names, tools_of
+from .test_round_trip import histories, replies
 
 TOOLS = [SEARCH_TOOL]
 CALLING = {
@@ -52,6 +54,30 @@ def test_a_canonical_turn_gives_the_full_render(message, new, renderer):
     assert bridged.token_ids == renderer.render_ids(
         [user(), message, *new], tools=TOOLS, add_generation_prompt=True
     )
+
+
+added = st.lists(
+    st.one_of(
+        st.builds(user, contents),
+        st.builds(tool, st.one_of(st.none(), names), contents),
+        st.builds(lambda i, text: tool(None, text, tool_call_id=i), ids, contents),
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
+@property_of(150)
+@given(history=histories, reply=replies, new=added, tools=tools_of)
+def test_a_random_turn_gives_the_full_render(renderer, history, reply, new, tools):
+    """Or no bridge, if a result's name stands in the conversation."""
+    prompt, completion = sampled(renderer, history, reply, tools)
+    bridged = renderer.bridge_to_next_turn(prompt, completion, new, tools=tools)
+    assert (bridged is None) is any("tool_call_id" in message for message in new)
+    if bridged is not None:
+        assert bridged.token_ids == renderer.render_ids(
+            [*history, reply, *new], tools=tools, add_generation_prompt=True
+        )
 
 
 def test_masks_cover_the_new_messages_only(renderer, tokenizer):
@@ -147,26 +173,15 @@ def test_the_end_of_a_channel_does_not_close(renderer):
 # ---- names of tool results -------------------------------------------------------------------
 
 
-def test_nameless_results_are_named_by_position(renderer):
-    """As TitanRL's own example environment answers: neither name nor id."""
-    prompt, completion = sampled(renderer, [user()], CALLING, TOOLS)
-    named = renderer.bridge_to_next_turn(prompt, completion, [tool("search"), tool("open")])
-    nameless = renderer.bridge_to_next_turn(prompt, completion, [tool(), tool()])
-    assert nameless.token_ids == named.token_ids
-
-
-def test_a_named_result_keeps_its_place_in_the_count(renderer):
-    prompt, completion = sampled(renderer, [user()], CALLING, TOOLS)
-    named = renderer.bridge_to_next_turn(prompt, completion, [tool("x"), tool("open")])
-    mixed = renderer.bridge_to_next_turn(prompt, completion, [tool("x"), tool()])
-    assert mixed.token_ids == named.token_ids
-
-
-def test_more_nameless_results_than_calls_need_a_full_render(renderer):
-    prompt, completion = sampled(renderer, [user()], CALLING, TOOLS)
-    assert renderer.bridge_to_next_turn(prompt, completion, [tool(), tool(), tool()]) is None
-    answered = sampled(renderer, [user()], said("Yes."))
-    assert renderer.bridge_to_next_turn(*answered, [tool()]) is None
+@pytest.mark.parametrize("message", [CALLING, said("Yes.")])
+def test_nameless_results_are_the_templates(message, renderer):
+    """As TitanRL's own example environment answers: neither name nor id. More than calls, too."""
+    new = [tool(), tool("open"), tool(), tool(tool_call_id=None)]
+    prompt, completion = sampled(renderer, [user()], message, TOOLS)
+    bridged = renderer.bridge_to_next_turn(prompt, completion, new, tools=TOOLS)
+    assert bridged.token_ids == renderer.render_ids(
+        [user(), message, *new], tools=TOOLS, add_generation_prompt=True
+    )
 
 
 def test_a_result_by_id_needs_a_full_render(renderer):

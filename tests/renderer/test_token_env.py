@@ -122,10 +122,13 @@ def test_sampled_ids_that_reencode_differently_are_carried(renderer, encode):
 
 
 def test_results_with_neither_name_nor_id(renderer, encode):
-    """As TitanRL's own example environment gives them."""
-    named, _, _ = rollout(renderer, [encode(searching("q"))], [[result()]])
-    nameless, _, _ = rollout(renderer, [encode(searching("q"))], [[result(name=None)]])
-    assert nameless[1] == named[1]
+    """As TitanRL's own example environment gives them: bridged, to what a full render gives."""
+    turn = encode(searching("q"))
+    prompts, outputs, _ = rollout(renderer, [turn], [[result(name=None)]])
+    assert prompts[1][: len(prompts[0]) + len(turn)] == prompts[0] + turn
+    assert prompts[1] == renderer.render_ids(
+        outputs[1].next_prompt_messages, tools=TOOLS, add_generation_prompt=True
+    )
 
 
 def test_where_no_bridge_can_be_the_conversation_is_rendered_anew(tokenizer, encode):
