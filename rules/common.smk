@@ -15,6 +15,7 @@ from glimmer.assets import source_state
 from glimmer.config import section, validate
 from glimmer.errors import GlimmerError
 from glimmer.files import sha256_file
+from glimmer.heldout.samplers import VLLM_DECISIVE
 from glimmer.operational import decisive
 from glimmer.provenance import (
     fingerprint,
@@ -59,8 +60,10 @@ def training_gpus():
 
 TITAN = config["training"]["engine"] == "titan"
 ENGINE_SECTIONS = ["titan"] if TITAN else []
+VLLM = config["evaluation"]["engine"] == "vllm"
 # Runs in a process of its own, which no import of the rule's script leads to.
 ENGINE_MODULES = ["glimmer.training.titan.__main__"] if TITAN else []
+SAMPLER_MODULES = ["glimmer.heldout.vllm_server"] if VLLM else []
 # The gate's second module runs on the GPU, in a process of its own too.
 BITWISE_MODULES = ["glimmer.parity.bitwise", "glimmer.parity.bitwise_gpu"]
 GATES = ["recall", "renderer_parity", "logprob_parity", "model_parity"]
@@ -69,6 +72,7 @@ MODEL_PACKAGE = [m.removeprefix("bundled:") for m in [config["embedding"]["model
 GPUS = {
     "embed": int(config["embedding"]["device"].startswith("cuda")),
     "grpo": training_gpus() if TITAN else 0,
+    "evaluate": config["titan"]["generator_tp"] if VLLM else 0,
 }
 # A folder is known by the small file in it that is written last and holds the sha256 of the others:
 # a touched or copied folder is the same one, of whatever size.

@@ -78,14 +78,15 @@ rule evaluate:
         "../envs/workflow.yaml"
     threads: THREADS
     resources:
-        **place(),
+        **place(gpu=GPUS["evaluate"]),
         mem_mb=more(4000),
         runtime=more(240),
     params:
         settings=settings("evaluation", "search", "renderer"),
+        engine={key: config["titan"][key] for key in VLLM_DECISIVE} if VLLM else None,
         threads=THREADS,
-        code=code("evaluate.py", "glimmer.heldout.evaluation"),
-        packages=packages("evaluate.py", "glimmer.heldout.evaluation"),
+        code=code("evaluate.py", "glimmer.heldout.evaluation", *SAMPLER_MODULES),
+        packages=packages("evaluate.py", "glimmer.heldout.evaluation", *SAMPLER_MODULES),
     message:
         "Evaluating held-out questions, {wildcards.when} training"
     script:

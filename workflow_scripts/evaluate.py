@@ -24,7 +24,9 @@ with sole_writer(Path(snakemake.output.records).with_name(f".{snakemake.wildcard
         search=snakemake.config["search"],
         retrieval=snakemake.config["retrieval"],
         renderer=sections["renderer"],
+        titan=snakemake.config["titan"],
         threads=snakemake.params.threads,
         code=snakemake.params.code,
         service_log=Path(snakemake.log[0]).with_suffix(".service.log"),
+        engine_log=Path(snakemake.log[0]).with_suffix(".vllm.log"),
     )

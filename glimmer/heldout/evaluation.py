@@ -22,7 +22,7 @@ from typing import Any
 from glimmer.assets import Question, read_questions
 from glimmer.errors import DataError
 from glimmer.files import read_jsonl, sha256_file, sha256_json
-from glimmer.heldout.samplers import Sampler, open_sampler
+from glimmer.heldout.samplers import VLLM_DECISIVE, Sampler, open_sampler
 from glimmer.logs import get_logger
 from glimmer.operational import decisive
 from glimmer.progress import Progress
@@ -95,9 +95,11 @@ def evaluate(
     search: Mapping[str, Any],
     retrieval: Mapping[str, Any],
     renderer: Mapping[str, Any],
+    titan: Mapping[str, Any],
     threads: int,
     code: str,
     service_log: Path,
+    engine_log: Path,
 ) -> None:
     """Write `out`, one JSON line a question, and `repeats`, one a question and further pass.
 
@@ -110,9 +112,11 @@ def evaluate(
 
     Args:
         questions: the run's chosen ones (`glimmer.heldout.questions`).
-        settings, search, retrieval, renderer: config sections (`settings` is `evaluation`).
+        settings, search, retrieval, renderer, titan: config sections (`settings` is `evaluation`;
+            `titan` counts with its engine `vllm` only).
         threads: of torch.
         code: fingerprint of the code that evaluates.
+        service_log, engine_log: files for what the service and the engine's process print.
     """
     from glimmer.renderer import load_renderer
     from glimmer.retrieval import retrieval_service
@@ -126,6 +130,8 @@ def evaluate(
         "renderer": dict(renderer),
         "index": sha256_file(index / "index.json"),
     }
+    if settings["engine"] == "vllm":
+        shared["titan"] = {key: titan[key] for key in VLLM_DECISIVE}
     settings_hash = sha256_json(shared)
     identity = sha256_json(
         {**shared, "threads": threads, "code": code}
@@ -171,13 +177,16 @@ def evaluate(
             await again.fill(answer, short, allowed, what=f"repeat {out.stem}")
         finally:
             await rollouter.close()
+            await sampler.close()
 
     if kept.missing or again.missing:
         with (
             retrieval_service(
                 retrieval, index=index, corpus=corpus, topk=search["topk"], log=service_log
             ) as url,
-            open_sampler(settings["engine"], checkpoint, threads=threads) as sampler,
+            open_sampler(
+                settings["engine"], checkpoint, threads=threads, titan=titan, log=engine_log
+            ) as sampler,
         ):
             asyncio.run(run(url, sampler))
     again.finish()

@@ -8,11 +8,14 @@ else of an engine. A further engine is one class here (or in a package of its ow
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 from glimmer.errors import ConfigError
+
+VLLM_DECISIVE = ("generator_tp", "batch_invariant", "cudagraph", "context")
+"""Keys of section `titan` that a completion of the engine `vllm` depends on."""
 
 
 class Sampler(Protocol):
@@ -32,6 +35,9 @@ class Sampler(Protocol):
 
     def leave(self) -> None:
         """One rollout of the batch has ended. Called on the event loop's thread."""
+
+    async def close(self) -> None:
+        """The last batch is answered."""
 
 
 class LocalSampler:
@@ -62,24 +68,39 @@ class LocalSampler:
         self._batched.reset()
         self._batched.expect(rollouts)
 
+    async def close(self) -> None:
+        """Nothing is open."""
+
 
 @contextlib.contextmanager
-def open_sampler(engine: str, checkpoint: Path, *, threads: int) -> Iterator[Sampler]:
+def open_sampler(
+    engine: str, checkpoint: Path, *, threads: int, titan: Mapping[str, Any], log: Path
+) -> Iterator[Sampler]:
     """The sampler of `evaluation.engine`, taken down at the end whatever happens.
 
     Args:
-        engine: `local`.
+        engine: `local` or `vllm`.
         checkpoint: folder in Hugging Face layout.
         threads: of torch, where the engine computes on a CPU.
+        titan: config section, of which the engine `vllm` takes its interpreter, degree and context.
+        log: file for what the engine's own process prints.
 
     Raises:
-        ConfigError: there is no such engine.
+        ConfigError: there is no such engine, or no program `titan.python`.
+        GlimmerError: vLLM did not start.
     """
-    if engine != "local":
-        raise ConfigError(
-            f"evaluation.engine: found {engine!r}, expected local. Correct it in the config."
-        )
-    from glimmer.training.local.determinism import use_threads
+    if engine == "local":
+        from glimmer.training.local.determinism import use_threads
 
-    use_threads(threads)
-    yield LocalSampler(checkpoint)
+        use_threads(threads)
+        yield LocalSampler(checkpoint)
+    elif engine == "vllm":
+        from glimmer.heldout.vllm import VLLMSampler, vllm_server
+
+        with vllm_server(checkpoint, titan, log=log) as url:
+            yield VLLMSampler(url, context=titan["context"])
+    else:
+        raise ConfigError(
+            f"evaluation.engine: found {engine!r}, expected local or vllm. Correct it in the "
+            "config."
+        )

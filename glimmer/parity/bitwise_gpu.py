@@ -313,7 +313,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    from glimmer.training.titan.__main__ import end_with_parent
+    from glimmer.processes import end_with_parent
 
     end_with_parent()
     main()

@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from glimmer.errors import ConfigError
 from glimmer.files import read_jsonl, write_jsonl
 from glimmer.heldout import compare
 from glimmer.heldout import evaluation as stage
 from glimmer.heldout.evaluation import evaluate, finished, first_pass, repeated_passes
-from glimmer.heldout.samplers import open_sampler
 from glimmer.renderer import load_renderer
 from glimmer.search_r1.prompt import SEARCH_TOOL
 from glimmer.titanrl import ensure_importable
@@ -77,6 +75,9 @@ class Scripted:
     def leave(self):
         self.left += 1
 
+    async def close(self):
+        pass
+
     async def generate(self, prompt_token_ids, *, sampling_config, request_id, **_):
         text = self.tokenizer.decode(prompt_token_ids, skip_special_tokens=False)
         question = text.rsplit("Question: ")[-1].split("?")[0]
@@ -128,9 +129,11 @@ def run(tmp_path, asked, monkeypatch):
             search=SEARCH,
             retrieval={},
             renderer=RENDERER,
+            titan={},
             threads=1,
             code="c",
             service_log=tmp_path / "log",
+            engine_log=tmp_path / "log",
         )
         rows = [[row for _, row in read_jsonl(path)] for path in (out, repeats)]
         assert not list(tmp_path.glob(".*.part"))
@@ -270,14 +273,6 @@ def test_passes_have_the_same_questions_in_other_batches(questions):
     # Random numbers of its own for each pass, where the temperature asks for any.
     assert len({b.seed for b in [*first, *batches]}) == 3
     assert replace(batches[0], number=0) != batches[0]
-
-
-def test_an_unknown_engine():
-    with (
-        pytest.raises(ConfigError, match=r"evaluation\.engine: found 'none'"),
-        open_sampler("none", CHECKPOINT, threads=1),
-    ):
-        pass
 
 
 def part_file(tmp_path, identity, rows, tail=""):

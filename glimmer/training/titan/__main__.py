@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import shutil
 import signal
 import sys
-import threading
 import traceback
 from pathlib import Path
 
 from glimmer.errors import ConfigError, GlimmerError
 from glimmer.files import write_json
 from glimmer.logs import get_logger, setup
+from glimmer.processes import end_with_parent
 from glimmer.training.job import Job
 from glimmer.training.titan import CHECKPOINT_FOLDER, compat
-from glimmer.training.titan.launch import session_members
 
 logger = get_logger("glimmer.training.titan")
 DONE = "trained.json"
@@ -126,21 +124,6 @@ def tell(work: Path, error: BaseException) -> None:
         traceback.print_exception(error)
     reason = {"kind": type(error).__name__, "message": str(error) or repr(error), "known": known}
     write_json(work / FAILURE, reason)
-
-
-def end_with_parent() -> None:
-    """End this whole session once standard input closes: whoever started it is gone, killed or not,
-    and nobody would free the GPUs."""
-
-    def wait() -> None:
-        while os.read(0, 1024):
-            pass
-        others = [pid for pid in session_members(os.getsid(0)) if pid != os.getpid()]
-        for pid in [*others, os.getpid()]:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-
-    threading.Thread(target=wait, daemon=True).start()
 
 
 def main(argv: list[str]) -> int:

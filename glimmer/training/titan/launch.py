@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -15,16 +13,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 import glimmer
 from glimmer.errors import ConfigError, GlimmerError
 from glimmer.files import read_json, write_jsonl
 from glimmer.logs import get_logger
+from glimmer.processes import end_session
 from glimmer.training.job import Job
 
 logger = get_logger(__name__)
-_GRACE_S = 20
 
 
 def interpreter(titan: Mapping[str, Any]) -> str:
@@ -88,7 +84,7 @@ def run_process(
         try:
             return _wait(process, alive, setup_timeout_s, step_timeout_s, log)
         finally:
-            _end(process)
+            end_session(process)
             pump.join(timeout=5)
 
 
@@ -125,32 +121,6 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except FileNotFoundError:
         return 0
-
-
-def _end(process: subprocess.Popen) -> None:
-    """End every process of the child's session: Monarch's and vLLM's do not outlive it."""
-    for sign in (signal.SIGTERM, signal.SIGKILL):
-        members = session_members(process.pid)
-        for pid in members:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, sign)
-        deadline = time.monotonic() + _GRACE_S
-        while members and time.monotonic() < deadline:
-            process.poll()
-            members = session_members(process.pid)
-            time.sleep(0.2)
-    process.wait()
-
-
-def session_members(session: int) -> list[int]:
-    """Process ids of a session that are not yet ended, whatever their process group."""
-    members = []
-    for pid in psutil.pids():
-        with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):
-            ended = psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-            if not ended and os.getsid(pid) == session:
-                members.append(pid)
-    return members
 
 
 def train(job: Job, *, out: Path, log: Path) -> None:

@@ -10,7 +10,8 @@ import psutil
 import pytest
 
 from glimmer.errors import ConfigError, GlimmerError
-from glimmer.training.titan.launch import interpreter, run_process, session_members
+from glimmer.processes import session_members
+from glimmer.training.titan.launch import interpreter, run_process
 
 ROOT = Path(__file__).parents[3]
 
@@ -75,7 +76,7 @@ def test_steps_that_go_on_are_no_hang(tmp_path):
 def test_the_engine_ends_when_the_workflow_is_killed(tmp_path):
     body = """
         import os, sys, time
-        from glimmer.training.titan.__main__ import end_with_parent
+        from glimmer.processes import end_with_parent
         end_with_parent()
         open(sys.argv[1] + "/pid", "w").write(str(os.getpid()))
         time.sleep(600)
