@@ -71,6 +71,7 @@ GATES = ["recall", "renderer_parity", "logprob_parity", "model_parity"]
 MODEL_PACKAGE = [m.removeprefix("bundled:") for m in [config["embedding"]["model"]]]
 GPUS = {
     "embed": int(config["embedding"]["device"].startswith("cuda")),
+    "index": int(config["index"]["backend"] == "cagra"),
     "grpo": training_gpus() if TITAN else 0,
     "evaluate": config["titan"]["generator_tp"] if VLLM else 0,
 }
@@ -128,9 +129,12 @@ def more(amount):
 
 
 def index_mem_mb(wildcards, input, attempt):
-    """Memory of an HNSW index: N x (4d + 8M) bytes, of which the vectors' files are N x 4d."""
+    """Memory of an HNSW index: N x (4d + 8M) bytes, of which the vectors' files are N x 4d.
+
+    By the smallest usual d, 384, and 1.2 times that, within which the build stays.
+    """
     links = 8 * config["index"]["M"] / (4 * 384)
-    return attempt * int(1500 + (2 + links) * input.size_mb)
+    return attempt * int(1500 + 1.2 * (1 + links) * input.size_mb)
 
 
 def place(gpu=0):

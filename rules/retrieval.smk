@@ -43,13 +43,13 @@ rule index:
         "../envs/workflow.yaml"
     threads: config["index"]["threads"]
     resources:
-        **place(),
+        **place(gpu=GPUS["index"]),
         mem_mb=index_mem_mb,
         runtime=more(720),
     params:
         settings=settings("index"),
-        code=code("build_index.py", "glimmer.retrieval.index"),
-        packages=packages("build_index.py", "glimmer.retrieval.index"),
+        code=code("build_index.py", "glimmer.retrieval.build"),
+        packages=packages("build_index.py", "glimmer.retrieval.build"),
     message:
         "Building the HNSW index"
     script:

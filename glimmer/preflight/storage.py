@@ -11,6 +11,7 @@ from typing import Any
 from glimmer.preflight.findings import Finding, gib, ok, refuse
 from glimmer.preflight.inventory import Inventory
 from glimmer.preflight.shapes import Shape, parameters
+from glimmer.retrieval.hnsw import index_bytes
 
 GIB = 2**30
 # Sizes of sources that are too large to be asked for: bytes as stored and unpacked, passages.
@@ -72,10 +73,12 @@ def dimension_of(model: str) -> int | None:
     return None
 
 
-def hnsw_bytes(passages: int, dimension: int, links: int) -> int:
-    """An HNSW index over float32 vectors: N x (4 d + 8 M) bytes (faiss' wiki, "Guidelines to choose
-    an index")."""
-    return passages * (4 * dimension + 8 * links)
+def hnsw_item(passages: int, dimension: int, index: Mapping[str, Any]) -> tuple[str, int]:
+    """An HNSW index, as a formula and in bytes: N x (4 d + 8 M) with float32 vectors (faiss' wiki,
+    "Guidelines to choose an index"), and 16 for each vector's level, offset and upper links."""
+    M, storage = index["M"], index["storage"]
+    width = {"fp32": "4d", "fp16": "2d", "sq8": "d"}[storage]
+    return f"HNSW index, N x ({width} + 8M + 16)", index_bytes(passages, dimension, M, storage)
 
 
 def disk_items(
@@ -100,9 +103,8 @@ def disk_items(
         items["corpus, packed and unpacked"] = corpus.packed + corpus.size
         if dimension is not None:
             items["vectors, float32"] = corpus.passages * 4 * dimension
-            items["HNSW index, N x (4d + 8M)"] = hnsw_bytes(
-                corpus.passages, dimension, config["index"]["M"]
-            )
+            name, size = hnsw_item(corpus.passages, dimension, config["index"])
+            items[name] = size
             items["offsets of passages"] = 8 * corpus.passages
     return items
 
@@ -114,9 +116,8 @@ def ram_items(
     titan, weights = config["titan"], parameters(shape)
     items = {}
     if corpus is not None and dimension is not None and config["retrieval"]["url"] is None:
-        items["HNSW index, N x (4d + 8M)"] = hnsw_bytes(
-            corpus.passages, dimension, config["index"]["M"]
-        )
+        name, size = hnsw_item(corpus.passages, dimension, config["index"])
+        items[name] = size
         items["retrieval service"] = _PROCESS
     if config["training"]["engine"] == "titan":
         processes = titan["trainer_fsdp"] * titan["trainer_tp"] + titan["generator_tp"] + 2
@@ -176,7 +177,7 @@ def check_storage(
     if need * (1 + _MARGIN) > available:
         largest = max(ram, key=ram.__getitem__)
         out = (
-            "Set retrieval.url to a service on another host, or lower index.M."
+            "Set retrieval.url to a service on another host, or set index.storage to fp16 or sq8."
             if largest.startswith("HNSW")
             else "Use a host with more memory, or end what takes it."
         )

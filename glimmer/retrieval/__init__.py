@@ -11,7 +11,7 @@ from typing import Any
 
 _HOME = {
     "embed_shard": "glimmer.retrieval.embed",
-    "build_index": "glimmer.retrieval.index",
+    "build_index": "glimmer.retrieval.build",
     "measure_recall": "glimmer.retrieval.recall",
     "retrieval_service": "glimmer.retrieval.launch",
     "SearchClient": "glimmer.retrieval.client",

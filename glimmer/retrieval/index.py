@@ -1,14 +1,11 @@
-"""Vectors -> HNSW index, and the index as the service opens it.
+"""The HNSW index as the service opens it.
 
-A folder holds
-    index.faiss   faiss IndexHNSWFlat, inner product; of unit vectors that is the cosine
+A folder, made by `glimmer.retrieval.build`, holds
+    index.faiss   faiss IndexHNSWFlat or IndexHNSWSQ, inner product; of unit vectors the cosine
     offsets.npy   int64 [n + 1], where passage i lies in the corpus file
     index.json    written last: parameters, model identity, sha256 of corpus, vectors and index
 An index is opened only together with its corpus and its model, and anything else is refused by
 name: a wrong corpus gives plausible passages for every query, and no error.
-
-faiss builds the same graph from the same vectors with one thread. With more, the order in which
-threads insert decides, and two builds differ; index.json says which it was.
 """
 
 from __future__ import annotations
@@ -17,137 +14,17 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from glimmer.errors import ConfigError, DataError, IntegrityError
-from glimmer.files import atomic_path, read_json, sha256_file, write_json
-from glimmer.logs import get_logger
-from glimmer.progress import Progress
+from glimmer.errors import ConfigError, IntegrityError
+from glimmer.files import read_json, sha256_file
+from glimmer.retrieval.hnsw import storage_of
 from glimmer.retrieval.models import ModelIdentity
-from glimmer.retrieval.passages import PassageStore, scan_corpus
+from glimmer.retrieval.passages import PassageStore
 
-if TYPE_CHECKING:
-    import faiss
-
-logger = get_logger(__name__)
-
-FORMAT = 1
-# Vectors handed to faiss at a time: part of what the graph depends on, so not a setting.
-_ROWS_AT_ONCE = 8192
-
-
-def build_index(
-    vectors: Sequence[Path],
-    corpus: Path,
-    out: Path,
-    *,
-    M: int = 32,
-    ef_construction: int = 200,
-    ef_search: int = 64,
-    threads: int = 1,
-) -> dict[str, Any]:
-    """Build the HNSW index of a corpus from the shards of its vectors, in any order.
-
-    Shards are read one after the other, so that peak memory is that of the index:
-    n * (4 d + 8 M) bytes and a little.
-
-    Args:
-        vectors: the .npy files of all shards, each with its .json beside it.
-        corpus: the JSONL that was embedded.
-        out: folder to write to.
-        M: neighbours a node keeps on the upper layers; twice as many on the lowest.
-        ef_construction: candidates looked at when a node is inserted.
-        ef_search: candidates looked at by a search; recorded for the service.
-        threads: faiss threads; with 1 the file is the same each time.
-
-    Returns:
-        What index.json holds.
-
-    Raises:
-        ConfigError: a parameter out of range.
-        IntegrityError: shards that are missing, too many, damaged, of different models or of
-            another corpus.
-        DataError: the disk is full or `out` cannot be written.
-    """
-    import faiss
-
-    for name, value in (("M", M), ("ef_construction", ef_construction), ("ef_search", ef_search)):
-        if value < (2 if name == "M" else 1):
-            raise ConfigError(f"index.{name}: found {value}, expected a positive number (M >= 2).")
-    if threads < 1:
-        raise ConfigError(f"index.threads: found {threads}, expected at least 1.")
-    out = Path(out)
-    scan = scan_corpus(corpus)
-    shards = read_shards(vectors, corpus_sha256=scan.sha256, corpus_rows=len(scan), corpus=corpus)
-    width = shards[0]["dimension"]
-    previous = faiss.omp_get_max_threads()
-    faiss.omp_set_num_threads(threads)
-    try:
-        index = faiss.IndexHNSWFlat(width, M, faiss.METRIC_INNER_PRODUCT)
-        index.hnsw.efConstruction = ef_construction
-        index.hnsw.efSearch = ef_search
-        with Progress(len(scan), "building the index", unit=" passages") as progress:
-            for shard in shards:
-                rows = np.load(shard["path"], mmap_mode="r")
-                for start in range(0, len(rows), _ROWS_AT_ONCE):
-                    index.add(np.ascontiguousarray(rows[start : start + _ROWS_AT_ONCE]))
-                    progress.update(min(_ROWS_AT_ONCE, len(rows) - start))
-        record = {
-            "format": FORMAT,
-            "metric": "inner_product",
-            "n": len(scan),
-            "d": width,
-            "M": M,
-            "ef_construction": ef_construction,
-            "ef_search": ef_search,
-            "threads": threads,
-            "deterministic": threads == 1,
-            "faiss": faiss.__version__,
-            "model": shards[0]["model"],
-            "corpus": {"sha256": scan.sha256, "bytes": int(scan.offsets[-1]), "rows": len(scan)},
-            "vectors": [
-                {"file": Path(shard["path"]).name, "rows": shard["rows"], "sha256": shard["sha256"]}
-                for shard in shards
-            ],
-        }
-        return _write(index, scan.offsets, record, out)
-    finally:
-        faiss.omp_set_num_threads(previous)
-
-
-def _write(index: faiss.Index, offsets: np.ndarray, record: dict[str, Any], out: Path) -> dict:
-    """Write the folder, index.json last; the completed record."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "index.json").unlink(missing_ok=True)
-        with atomic_path(out / "offsets.npy") as path, open(path, "wb") as handle:
-            np.save(handle, offsets)
-        with atomic_path(out / "index.faiss") as path:
-            _write_faiss(index, path)
-        record["offsets"] = {"sha256": sha256_file(out / "offsets.npy")}
-        record["index"] = {
-            "file": "index.faiss",
-            "bytes": (out / "index.faiss").stat().st_size,
-            "sha256": sha256_file(out / "index.faiss"),
-        }
-        write_json(out / "index.json", record)
-    except OSError as error:
-        raise DataError(
-            f"{out}: the index could not be written ({error.strerror or error}). "
-            f"Free some space or correct the folder's permissions, and run again; the vectors "
-            f"are kept."
-        ) from error
-    return record
-
-
-def _write_faiss(index: faiss.Index, path: Path) -> None:
-    """faiss's own writer over a Python file, so that a full disk raises OSError."""
-    import faiss
-
-    with open(path, "wb") as handle:
-        faiss.write_index(index, faiss.PyCallbackIOWriter(handle.write))
+FORMAT = 2
 
 
 def read_shards(
@@ -156,7 +33,7 @@ def read_shards(
     """Sidecars of all shards in the order of their rows, each with its `path`; all checked.
 
     Raises:
-        IntegrityError: see `build_index`; the message names the shard.
+        IntegrityError: see `glimmer.retrieval.build.build_index`; the message names the shard.
     """
     shards = []
     for path in map(Path, vectors):
@@ -259,7 +136,7 @@ def open_index(
     """Open an index together with its corpus; the file is memory-mapped, opening it is cheap.
 
     Args:
-        index: folder written by `build_index`.
+        index: folder written by `glimmer.retrieval.build.build_index`.
         corpus: the corpus it was built from.
         ef_search: candidates of a search; None takes the recorded one.
         verify: hash index and corpus as well; False compares sizes only.
@@ -311,6 +188,11 @@ def open_index(
         raise IntegrityError(
             f"{index}: {loaded.ntotal} vectors and {len(offsets) - 1} offsets, expected "
             f"{record['n']}. Build the index again."
+        )
+    if (found := storage_of(loaded)) != record["storage"]:
+        raise IntegrityError(
+            f"{path}: stores its vectors as {found}, index.json says {record['storage']}. Build "
+            f"the index again."
         )
     return PassageIndex(
         record, PassageStore(corpus, offsets), ef_search or record["ef_search"], loaded

@@ -96,7 +96,7 @@ WRONG_HOSTS = {
     ),
     "memory": (
         {"ram": (128 * GIB, 100 * GIB)},
-        r"memory: 100\.0 GiB.*HNSW index, N x \(4d \+ 8M\) 65\.1 GiB",
+        r"memory: 100\.0 GiB.*HNSW index, N x \(4d \+ 8M \+ 16\) 65\.5 GiB",
         "Set retrieval.url",
     ),
     "offline": (

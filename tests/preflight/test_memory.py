@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from glimmer.preflight import memory
 from glimmer.preflight.shapes import Shape, parameters, tensors
-from glimmer.preflight.storage import hnsw_bytes, shm_bytes
+from glimmer.preflight.storage import hnsw_item, shm_bytes
 from glimmer.training.local.model import parameter_count
 
 from .hosts import GIB, H100_80, H200, MODEL, paper_run
@@ -106,5 +106,12 @@ def test_the_generators_budget_is_its_fraction():
 
 
 def test_hnsw_of_wiki_18():
-    assert hnsw_bytes(21_015_324, 768, 32) == 21_015_324 * (4 * 768 + 8 * 32)
-    assert 69e9 < hnsw_bytes(21_015_324, 768, 32) < 71e9
+    sizes = {}
+    for storage in ("fp32", "fp16", "sq8"):
+        name, sizes[storage] = hnsw_item(21_015_324, 768, {"M": 32, "storage": storage})
+        assert name.startswith("HNSW index, N x (")
+    assert 70.2e9 < sizes["fp32"] < 70.4e9
+    # Links, level, offset: 16 bytes and 0.13 of upper links beside 8 M.
+    links = 21_015_324 * (8 * 32 + 12 + 4 * 32 / 31)
+    for storage, width in (("fp32", 4), ("fp16", 2), ("sq8", 1)):
+        assert sizes[storage] == round(21_015_324 * width * 768 + links)

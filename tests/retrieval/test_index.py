@@ -7,12 +7,14 @@ import os
 import random
 import signal
 
+import faiss
 import numpy as np
 import pytest
 
 from glimmer.errors import ConfigError, DataError, IntegrityError
 from glimmer.files import read_json, sha256_file, write_json
 from glimmer.retrieval import build_index
+from glimmer.retrieval.hnsw import blocks, fill, index_bytes, new_index
 from glimmer.retrieval.index import check_k, open_index, read_offsets
 
 from .conftest import write_corpus
@@ -142,7 +144,7 @@ def edit(path, **changes):
         (lambda s: (s.index / "index.faiss").unlink(), "0 bytes, expected"),
         (lambda s: flip(s.index / "index.faiss"), "sha256 differs"),
         (lambda s: (s.index / "index.json").unlink(), "never finished"),
-        (lambda s: edit(s.index / "index.json", format=0), "format 0, this code reads 1"),
+        (lambda s: edit(s.index / "index.json", format=0), "format 0, this code reads 2"),
         (lambda s: flip(s.corpus), "was built from another corpus"),
         (lambda s: truncate(s.corpus), "was built from another corpus"),
         (lambda s: s.corpus.unlink(), "was built from another corpus"),
@@ -249,3 +251,67 @@ def test_random_truncations_never_load(small):
         with pytest.raises(IntegrityError):
             open_index(small.index, small.corpus, verify=False)
     assert json.loads((small.index / "index.json").read_text())["n"] == 200
+
+
+@pytest.mark.parametrize("storage", ["fp16", "sq8"])
+def test_smaller_storage(world, encoder, tmp_path, storage):
+    for name in ("once", "twice"):
+        build_index(
+            world.vectors, world.corpus, tmp_path / name, M=16, ef_construction=64, ef_search=40,
+            storage=storage,
+        )  # fmt: skip
+    assert files_of(tmp_path / "once") == files_of(tmp_path / "twice")
+    record = read_json(tmp_path / "once" / "index.json")
+    assert record["storage"] == storage
+    assert record["index"]["bytes"] < read_json(world.index / "index.json")["index"]["bytes"]
+    assert abs(record["index"]["bytes"] - index_bytes(300, 384, 16, storage)) < 8000
+    queries = encoder.queries(world.titles)
+    rows = open_index(tmp_path / "once", world.corpus).candidates(queries)[0][:, :5]
+    exact = brute_force(world.matrix, queries, 5)
+    hits = [len(set(a) & set(b)) for a, b in zip(rows.tolist(), exact.tolist(), strict=True)]
+    assert np.mean(hits) / 5 > {"fp16": 0.99, "sq8": 0.95}[storage]
+
+
+def test_storage_other_than_recorded(small):
+    edit(small.index / "index.json", storage="sq8")
+    with pytest.raises(IntegrityError, match=r"as fp32, index\.json says sq8"):
+        open_index(small.index, small.corpus)
+
+
+@pytest.mark.parametrize("name", ["storage", "backend"])
+def test_unknown_storage_or_backend(small, name):
+    with pytest.raises(ConfigError, match=rf"index\.{name}: found 'x', expected one of"):
+        build_index(small.vectors, small.corpus, small.base / "new", **{name: "x"})
+
+
+@pytest.mark.parametrize("storage", ["fp32", "fp16", "sq8"])
+def test_no_array_is_copied_while_it_grows(tmp_path, storage):
+    """Room is reserved: faiss' arrays stay where they are, whatever is added."""
+    rng = np.random.default_rng(0)
+    whole = rng.standard_normal((9000, 16), np.float32)
+    whole /= np.linalg.norm(whole, axis=1, keepdims=True)
+    shards = [tmp_path / f"{i}.npy" for i in range(3)]
+    for path, part in zip(shards, np.split(whole, 3), strict=True):
+        np.save(path, part)
+    index = new_index(16, 8, storage)
+    places = []
+
+    def seen(_):
+        inner = faiss.downcast_index(index.storage)
+        arrays = (inner.codes, index.hnsw.neighbors, index.hnsw.levels, index.hnsw.offsets)
+        places.append([int(array.data()) for array in arrays])
+
+    fill(index, shards, 9000, progress=seen)
+    assert index.ntotal == 9000 and len(places) == 9
+    assert all(place == places[0] for place in places)
+    assert (index.search(whole[::100], 1)[1][:, 0] == np.arange(0, 9000, 100)).mean() > 0.9
+
+
+def test_blocks_span_no_shard_and_end_early_never(tmp_path):
+    for i, rows in enumerate((5, 1, 7)):
+        np.save(tmp_path / f"{i}.npy", np.full((rows, 3), i, np.float32))
+    paths = [tmp_path / f"{i}.npy" for i in range(3)]
+    assert [(b[0, 0], len(b)) for b in blocks(paths, 4)] == [(0, 4), (0, 1), (1, 1), (2, 4), (2, 3)]
+    truncate(paths[1])
+    with pytest.raises((OSError, ValueError)):
+        list(blocks(paths, 4))

@@ -1,0 +1,178 @@
+"""faiss HNSW indexes as this project uses them: storage, reserved memory, links as arrays.
+
+storage  faiss class                 bytes a vector
+fp32     IndexHNSWFlat               4 d
+fp16     IndexHNSWSQ, QT_fp16        2 d
+sq8      IndexHNSWSQ, QT_8bit        d, ranges of each dimension from a seeded sample
+Links, level and offset of a vector take 8 M + 4 M / (M - 1) + 12 bytes more, in the file and in
+memory alike: level 0 has 2 M links of 4 bytes, and one vector in M has M on each level above.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from glimmer.errors import ConfigError
+
+if TYPE_CHECKING:
+    import faiss
+
+STORAGES = {"fp32": 4, "fp16": 2, "sq8": 1}  # bytes a dimension
+# Vectors handed to faiss at a time; part of what the graph depends on. Few are one block; of many,
+# one in 256, since each call allocates a few bytes for every vector that is there.
+_ONE_BLOCK, _LEAST_ROWS, _PARTS = 4096, 1024, 256
+# Vectors by which an 8-bit storage sets its ranges.
+_LEAST_SAMPLE, _SAMPLE_SEED = 4096, 0
+
+
+def index_bytes(n: int, d: int, M: int, storage: str = "fp32") -> int:
+    """Bytes of an index file, and of memory while it is served (memory-mapped)."""
+    return round(n * (STORAGES[storage] * d + 8 * M + 4 * M / (M - 1) + 12))
+
+
+def build_bytes(n: int, d: int, M: int, storage: str = "fp32", threads: int = 1) -> int:
+    """Peak memory of building it, by arithmetic: the index, a block of float32 vectors, the
+    corpus' offsets, and a lock and each thread's mark for every vector."""
+    block = 4 * d * rows_at_once(n)
+    return index_bytes(n, d, M, storage) + block + n * (8 + 4 + threads)
+
+
+def rows_at_once(n: int) -> int:
+    """Vectors in a block, of n in all."""
+    return n if n <= _ONE_BLOCK else max(_LEAST_ROWS, n // _PARTS)
+
+
+def new_index(d: int, M: int, storage: str) -> faiss.IndexHNSW:
+    """An empty index of inner products.
+
+    Raises:
+        ConfigError: no such storage.
+    """
+    import faiss
+
+    if storage == "fp32":
+        return faiss.IndexHNSWFlat(d, M, faiss.METRIC_INNER_PRODUCT)
+    kinds = {"fp16": faiss.ScalarQuantizer.QT_fp16, "sq8": faiss.ScalarQuantizer.QT_8bit}
+    if storage not in kinds:
+        raise ConfigError(
+            f"index.storage: found {storage!r}, expected one of {', '.join(STORAGES)}."
+        )
+    return faiss.IndexHNSWSQ(d, kinds[storage], M, faiss.METRIC_INNER_PRODUCT)
+
+
+def storage_of(index: faiss.IndexHNSW) -> str:
+    """How an index stores its vectors: a key of STORAGES, or faiss' name of another class."""
+    import faiss
+
+    inner = faiss.downcast_index(index.storage)
+    if isinstance(inner, faiss.IndexFlat):
+        return "fp32"
+    if isinstance(inner, faiss.IndexScalarQuantizer):
+        kinds = {faiss.ScalarQuantizer.QT_fp16: "fp16", faiss.ScalarQuantizer.QT_8bit: "sq8"}
+        return kinds.get(inner.sq.qtype, f"scalar quantizer {inner.sq.qtype}")
+    return type(inner).__name__
+
+
+def reserve(index: faiss.IndexHNSW, n: int) -> None:
+    """Make room for n vectors, so that none of faiss' arrays is ever copied into a larger one.
+
+    They grow by doubling, and while one is copied there are two of it. faiss offers no `reserve`;
+    an array that was resized and emptied keeps its room.
+    """
+    import faiss
+
+    inner = faiss.downcast_index(index.storage)
+    M = index.hnsw.nb_neighbors(1)
+    # Links on upper levels vary: eight standard deviations, so a second copy is never needed.
+    links = int(n * (2 * M + M / (M - 1)) + 8 * math.sqrt(n * M) + 8 * M)
+    for array, size, kept in (
+        (inner.codes, n * inner.code_size, 0),
+        (index.hnsw.levels, n, 0),
+        (index.hnsw.offsets, n + 1, 1),
+        (index.hnsw.neighbors, links, 0),
+    ):
+        array.resize(size)
+        array.resize(kept)
+
+
+def fill(
+    index: faiss.IndexHNSW,
+    shards: Sequence[Path],
+    n: int,
+    *,
+    progress: Callable[[int], None] = lambda rows: None,
+) -> None:
+    """Train the storage if it needs it, and add the n vectors of the shards, in their order."""
+    if not index.is_trained:
+        index.train(sample(shards, n))
+    reserve(index, n)
+    for block in blocks(shards, rows_at_once(n)):
+        index.add(block)
+        progress(len(block))
+
+
+def sample(shards: Sequence[Path], n: int) -> np.ndarray:
+    """Float32 vectors at seeded random places: half a block, and no fewer than 4,096."""
+    size = min(n, max(_LEAST_SAMPLE, rows_at_once(n) // 2))
+    chosen = np.sort(np.random.default_rng(_SAMPLE_SEED).choice(n, size, replace=False))
+    found, first = [], 0
+    for path in shards:
+        rows = np.load(path, mmap_mode="r")
+        found.append(
+            np.array(rows[chosen[(chosen >= first) & (chosen < first + len(rows))] - first])
+        )
+        first += len(rows)
+    return np.concatenate(found)
+
+
+def blocks(shards: Sequence[Path], rows: int) -> Iterator[np.ndarray]:
+    """Float32 [<= rows, d] of the shards' vectors, read into one buffer that is used again.
+
+    Not memory-mapped: pages of a mapped shard would count as this process' memory.
+    """
+    buffer: np.ndarray | None = None
+    for path in shards:
+        with open(path, "rb") as handle:
+            count, width = _shape(handle)
+            if buffer is None:
+                buffer = np.empty((rows, width), np.float32)
+            for start in range(0, count, rows):
+                block = buffer[: min(rows, count - start)]
+                if handle.readinto(memoryview(block).cast("B")) != block.nbytes:
+                    raise OSError(f"{path}: ended before its {count} vectors")
+                yield block
+
+
+def _shape(handle: Any) -> tuple[int, int]:
+    """Rows and width of a float32 .npy file; the handle is left at its first vector."""
+    version = np.lib.format.read_magic(handle)
+    read = (
+        np.lib.format.read_array_header_1_0
+        if version == (1, 0)
+        else (np.lib.format.read_array_header_2_0)
+    )
+    shape, fortran, dtype = read(handle)
+    if fortran or dtype != np.dtype("<f4") or len(shape) != 2:
+        raise OSError(f"{handle.name}: found {dtype} {shape}, expected float32 [rows, width]")
+    return shape
+
+
+def set_ground_links(index: faiss.IndexHNSW, links: np.ndarray) -> None:
+    """Replace the links of level 0: int32 [n, <= 2 M], -1 behind the last one of a row."""
+    import faiss
+
+    width = index.hnsw.nb_neighbors(0)
+    neighbors = faiss.rev_swig_ptr(index.hnsw.neighbors.data(), index.hnsw.neighbors.size())
+    offsets = faiss.rev_swig_ptr(index.hnsw.offsets.data(), index.hnsw.offsets.size())
+    places = np.arange(width)
+    for start in range(0, len(links), 1 << 16):
+        rows = links[start : start + (1 << 16)]
+        ground = np.full((len(rows), width), -1, np.int32)
+        ground[:, : rows.shape[1]] = rows
+        at = offsets[start : start + len(rows)].astype(np.int64)
+        neighbors[at[:, None] + places] = ground

@@ -1,0 +1,126 @@
+"""Links made all at once, against HNSW's heuristic written down vector by vector."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from glimmer.errors import ConfigError
+from glimmer.files import read_json
+from glimmer.retrieval import build_index
+from glimmer.retrieval.cagra import check_gpu, gpu_bytes, load
+from glimmer.retrieval.hnsw import new_index, set_ground_links, storage_of
+from glimmer.retrieval.links import diversified, exact_neighbours, ground_links, with_reverse
+
+
+def unit(n, d, seed):
+    x = np.random.default_rng(seed).standard_normal((n, d)).astype(np.float32)
+    return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+
+def heuristic(x, row, candidates, kept):
+    """Algorithm 4 of the paper, one candidate after the other."""
+    chosen = []
+    for c in sorted({*candidates} - {-1, row}, key=lambda c: -float(x[row] @ x[c])):
+        if len(chosen) < kept and all(x[c] @ x[row] >= x[c] @ x[other] for other in chosen):
+            chosen.append(c)
+    return chosen
+
+
+def test_chosen_by_the_heuristic():
+    x = unit(200, 12, 0)
+    rng = np.random.default_rng(1)
+    rows = np.arange(0, 200, 3)
+    candidates = rng.integers(-1, 200, (len(rows), 40)).astype(np.int32)
+    links = diversified(
+        torch.from_numpy(x), torch.from_numpy(rows), torch.from_numpy(candidates), 6, 10
+    )
+    for row, given, found in zip(rows, candidates, links.tolist(), strict=True):
+        expected = heuristic(x, row, given.tolist(), 6)
+        assert found == expected + [-1] * (10 - len(expected))
+
+
+def test_every_link_gets_its_reverse_while_there_is_room():
+    links = torch.tensor([[1, 2, -1], [-1, -1, -1], [0, 1, 3], [1, -1, -1]], dtype=torch.int32)
+    found = with_reverse(links.clone()).tolist()
+    assert found[0] == [1, 2, -1]  # 2 -> 0 is there already
+    # 0 and 3 have 1 as their first, 2 as its second.
+    assert found[1] == [0, 3, 2]
+    assert found[2] == [0, 1, 3] and found[3] == [1, 2, -1]
+    full = torch.tensor([[1, -1], [2, 3], [0, -1], [0, -1], [1, -1]], dtype=torch.int32)
+    assert with_reverse(full.clone()).tolist()[1] == [2, 3]  # no room for 0 and 4
+
+
+def test_islands_are_joined(tmp_path):
+    """Clusters that a graph of neighbours alone leaves apart: found as well as by insertion."""
+    rng = np.random.default_rng(0)
+    x = np.repeat(unit(60, 24, 2), 50, 0) + 0.04 * rng.standard_normal((3000, 24), np.float32)
+    x = (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32)
+    queries = x[::10] + 0.01 * unit(300, 24, 3)
+    truth = np.argsort(-(queries @ x.T), axis=1)[:, :5]
+
+    def recall(index):
+        found = index.search(queries, 5)[1]
+        return np.mean([len({*a} & {*b}) / 5 for a, b in zip(found, truth, strict=True)])
+
+    index = new_index(24, 16, "fp32")
+    index.init_level0 = False
+    index.add(x)
+    index.hnsw.efSearch = 48
+    vectors = torch.from_numpy(x)
+    set_ground_links(index, exact_neighbours(vectors, 32).numpy().astype(np.int32))
+    alone = recall(index)
+    set_ground_links(index, ground_links(vectors, exact_neighbours, degree=32, width=32))
+    assert recall(index) > 0.98 > alone
+
+
+def test_an_index_of_the_gpus_way_is_served_as_any_other(small, monkeypatch):
+    """The whole backend, with exact neighbours where CAGRA would be asked."""
+    import glimmer.retrieval.cagra as cagra
+    from glimmer.retrieval.index import open_index
+
+    def on_cpu(index, shards, n, **_):
+        vectors = load(shards, n, index.d, device="cpu")
+        return ground_links(vectors, exact_neighbours, degree=32, width=index.hnsw.nb_neighbors(0))
+
+    monkeypatch.setattr(cagra, "check_gpu", lambda *_, **__: None)
+    monkeypatch.setattr(cagra, "link_on_gpu", on_cpu)
+    queries = np.concatenate([np.load(path) for path in small.vectors])[:40]
+    before = open_index(small.index, small.corpus).candidates(queries)[0][:, 0]
+    for storage in ("fp32", "fp16", "sq8"):
+        out = small.base / storage
+        build_index(
+            small.vectors, small.corpus, out, M=8, ef_search=40, storage=storage, backend="cagra"
+        )
+        record = read_json(out / "index.json")
+        assert (record["backend"], record["deterministic"]) == ("cagra", False)
+        assert record["graph_degree"] == 64 and record["build_algo"] == "nn_descent"
+        opened = open_index(out, small.corpus)
+        assert storage_of(opened._faiss) == storage
+        assert (opened.candidates(queries)[0][:, 0] == before).all()
+
+
+def test_without_cuvs_it_is_refused_by_name(small):
+    with pytest.raises(ConfigError, match=r"index\.backend: found 'cagra'.*without cuVS"):
+        build_index(small.vectors, small.corpus, small.base / "new", backend="cagra")
+    assert not (small.base / "new").exists()
+
+
+def test_a_gpu_that_is_too_small_is_refused_with_the_sum(monkeypatch):
+    import faiss
+
+    monkeypatch.setattr(faiss, "GpuIndexCagra", object, raising=False)
+    degrees = {"graph_degree": 64, "intermediate_degree": 128}
+    with pytest.raises(ConfigError, match="see no GPU"):
+        check_gpu(1000, 768, **degrees)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(faiss, "get_num_gpus", lambda: 1, raising=False)
+    card = type("Card", (), {"total_memory": 40 * 10**9})()
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: card)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "A card")
+    need = gpu_bytes(21_015_324, 768, 64, 128)
+    with pytest.raises(ConfigError, match=rf"{need / 1e9:.1f} GB; A card has 40\.0 GB"):
+        check_gpu(21_015_324, 768, **degrees)
+    card.total_memory = need
+    check_gpu(21_015_324, 768, **degrees)
