@@ -44,6 +44,7 @@ from glimmer.renderer.parse import SpecialIds, parse_completion
 from glimmer.renderer.pieces import Piece, block, runs
 from glimmer.renderer.text import (
     assistant_blocks,
+    check_tools,
     content_text,
     default_system_text,
     refuse_media,
@@ -109,9 +110,14 @@ class MuseGlimmerRenderer:
         """The conversation as attributed text; joined, it is what the template gives."""
         if not messages:
             raise ValueError("messages: found none, expected at least one")
+        for index, message in enumerate(messages):
+            if not isinstance(message, Mapping):
+                found = type(message).__name__
+                raise ValueError(f"messages[{index}]: found {found}, expected a mapping")
         if self.config.media == "refused":
             refuse_media(messages)
-        tools = list(tools or [])
+        tools = tools or []
+        check_tools(tools)
         out = [Piece("<|begin_of_text|>", -1, special=True)]
         tail = system_tail(tools, self._descriptions)
         strength = f"\n\nReasoning strength: {self.config.reasoning_strength}."
@@ -207,7 +213,7 @@ class MuseGlimmerRenderer:
             if special:
                 ids.append(self._specials[run[0].text[2:-2]])
             else:
-                ids.extend(self._encode("".join(piece.text for piece in run)))
+                ids.extend(self._encode_run(run)[1])
         return ids
 
     def render_text(
@@ -230,6 +236,23 @@ class MuseGlimmerRenderer:
             self._encoded[text] = found
         return found
 
+    def _encode_run(self, run: list[Piece]) -> tuple[str, list[int]]:
+        """Text of pieces between two special tokens, and its ids; see `_encode`."""
+        text = "".join(piece.text for piece in run)
+        try:
+            return text, self._encode(text)
+        except (TypeError, UnicodeEncodeError):  # tokenizers' own message names no text
+            for piece in run:
+                try:
+                    piece.text.encode()
+                except UnicodeEncodeError as error:
+                    character = f"{piece.text[error.start]!r} at character {error.start}"
+                    raise ValueError(
+                        f"messages[{piece.message}]: found {character} of one of its texts, half a "
+                        "character that no token stands for. Replace it."
+                    ) from error
+            raise
+
     def _tokens(self, pieces: list[Piece], messages: Messages) -> RenderedTokens:
         ids: list[int] = []
         owners: list[Piece] = []
@@ -238,8 +261,7 @@ class MuseGlimmerRenderer:
                 ids.append(self._specials[run[0].text[2:-2]])
                 owners.append(run[0])
                 continue
-            text = "".join(piece.text for piece in run)
-            encoded = self._encode(text)
+            text, encoded = self._encode_run(run)
             ids.extend(encoded)
             owners.extend(self._owners(text, encoded, [piece for piece in run if piece.text]))
         return RenderedTokens(

@@ -50,6 +50,17 @@ that can span
 _EFFORT = ("Reasoning effort", "Reasoning Effort", "reasoning effort", "REASONING EFFORT")
 
 
+def as_text(value: Any, field: str) -> str:
+    """A value that must be text, as the template only joins texts.
+
+    Raises:
+        ValueError: it is none; names the field.
+    """
+    if not isinstance(value, str):
+        raise ValueError(f"{field}: found {type(value).__name__}, expected text")
+    return value
+
+
 def to_json(value: Any) -> str:
     """JSON as the template's `tojson` writes it: no escapes for HTML or for other scripts."""
     return json.dumps(value, ensure_ascii=False)
@@ -80,7 +91,18 @@ def namespaces(tools: Sequence[Message]) -> list[str]:
 
 def function_of(tool: Message) -> Message:
     """The function of a tool or call, with or without OpenAI's wrapper."""
-    return tool.get("function") or tool
+    return tool["function"] if "function" in tool else tool
+
+
+def check_tools(tools: Any) -> None:
+    """Raises ValueError unless these are tools, each with a name."""
+    if not isinstance(tools, list | tuple):
+        raise ValueError(f"tools: found {type(tools).__name__}, expected a list of tool schemas")
+    for index, tool in enumerate(tools):
+        function = function_of(tool) if isinstance(tool, Mapping) else tool
+        if not isinstance(function, Mapping):
+            raise ValueError(f"tools[{index}]: found {type(function).__name__}, expected a mapping")
+        as_text(function.get("name"), f"tools[{index}].name")
 
 
 def system_tail(tools: Sequence[Message], descriptions: Mapping[str, str]) -> str:
@@ -93,12 +115,15 @@ def system_tail(tools: Sequence[Message], descriptions: Mapping[str, str]) -> st
             description = to_json(descriptions.get(name, ""))
             out += f'{{"name": {to_json(name)}, "description": {description}}}\n'
         out += "// Function schemas"
-        for tool in tools:
+        for index, tool in enumerate(tools):
             function = function_of(tool)
-            fields = ", ".join(
-                f'"{key}": {to_json(function.get(key))}'
-                for key in ("name", "description", "parameters")
-            )
+            try:
+                fields = ", ".join(
+                    f'"{key}": {to_json(function.get(key))}'
+                    for key in ("name", "description", "parameters")
+                )
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"tools[{index}]: no JSON ({error})") from error
             out += f"\n{{{fields}}}"
         out += _TOOLS_AFTER
     recipients = ['"self"', *(f'"{name}.*"' for name in names), '"user"']
@@ -122,12 +147,12 @@ def content_text(message: Message, index: int) -> str:
             "parts or null"
         )
     out = ""
-    for part in content:
+    for position, part in enumerate(content):
         kind = part.get("type") if isinstance(part, Mapping) else None
         if isinstance(part, str):
             out += part
         elif kind == "text":
-            out += part.get("text", "")
+            out += as_text(part.get("text", ""), f"messages[{index}].content[{position}].text")
         elif kind in ("image", "image_url"):
             out += "<|patch|>"
         elif kind in ("video", "video_url"):
@@ -155,15 +180,16 @@ def tool_name(message: Message, messages: Sequence[Message]) -> str:
     wanted = message.get("tool_call_id")
     found = wanted or ""
     if wanted is not None:
-        for other in messages:
-            for call in other.get("tool_calls") or []:
+        for index, other in enumerate(messages):
+            for position, call in enumerate(calls_in(other, index)):
                 if _field(call, "id") == wanted:
-                    found = call_function(call)[0]
+                    found = call_function(call, index, position)[0]
     return found
 
 
 def tool_parts(message: Message, index: int, name: str) -> tuple[str, str, str]:
     """A tool result: what stands before its content, the content, what stands after."""
+    as_text(name, f"messages[{index}].name")
     return f'<tool_output name="{name}">\n', content_text(message, index), "\n</tool_output>"
 
 
@@ -171,11 +197,32 @@ def _field(call: Any, key: str) -> Any:
     return call.get(key) if isinstance(call, Mapping) else getattr(call, key, None)
 
 
-def call_function(call: Any) -> tuple[str, Any]:
-    """(name, arguments) of a call: a mapping with or without wrapper, or a parsed call object."""
-    if isinstance(call, Mapping):
-        function = function_of(call)
-        return function.get("name") or "", function.get("arguments")
+def calls_in(message: Message, index: int) -> Sequence[Any]:
+    """The calls of a message.
+
+    Raises:
+        ValueError: `tool_calls` is no list.
+    """
+    calls = message.get("tool_calls") or ()
+    if not isinstance(calls, list | tuple):
+        raise ValueError(
+            f"messages[{index}].tool_calls: found {type(calls).__name__}, expected a list of calls"
+        )
+    return calls
+
+
+def call_function(call: Any, index: int, position: int) -> tuple[str, Any]:
+    """(name, arguments) of a call: a mapping with or without wrapper, or a parsed call object.
+
+    Raises:
+        ValueError: it is neither, or has no name. (A parsed call may lack one: its own is empty.)
+    """
+    field = f"messages[{index}].tool_calls[{position}]"
+    function = function_of(call) if isinstance(call, Mapping) else call
+    if isinstance(function, Mapping):
+        return as_text(function.get("name"), f"{field}.function.name"), function.get("arguments")
+    if function is not call or not (hasattr(call, "name") and hasattr(call, "arguments")):
+        raise ValueError(f"{field}: found {type(function).__name__}, expected a call")
     return call.name or "", call.arguments
 
 
@@ -185,7 +232,7 @@ def call_text(call: Any, index: int, position: int) -> str:
     Raises:
         ValueError: the arguments are not a mapping.
     """
-    name, arguments = call_function(call)
+    name, arguments = call_function(call, index, position)
     if not isinstance(arguments, Mapping):
         raise ValueError(
             f"messages[{index}].tool_calls[{position}].function.arguments: found "
@@ -193,7 +240,13 @@ def call_text(call: Any, index: int, position: int) -> str:
         )
     out = f'<atem:function_calls>\n<atem:invoke name="{name}">\n'
     for key, value in arguments.items():
-        out += f'<atem:parameter name="{key}">{value_text(value)}</atem:parameter>\n'
+        field = f"messages[{index}].tool_calls[{position}].function.arguments"
+        try:
+            text = value_text(value)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{field}[{key!r}]: no JSON ({error})") from error
+        key = as_text(key, f"{field}, key {key!r}")
+        out += f'<atem:parameter name="{key}">{text}</atem:parameter>\n'
     return f"{out}</atem:invoke>\n</atem:function_calls>"
 
 
@@ -215,15 +268,18 @@ def assistant_blocks(message: Message, index: int, goes_on: bool) -> list[tuple[
         goes_on: the next message is the assistant's too.
     """
     blocks = []
-    if message.get("reasoning_content"):
-        blocks.append(("self", message["reasoning_content"], "<|eom|>"))
-    calls = message.get("tool_calls") or []
+    reasoning = message.get("reasoning_content")
+    if reasoning:
+        text = as_text(reasoning, f"messages[{index}].reasoning_content")
+        blocks.append(("self", text, "<|eom|>"))
+    calls = calls_in(message, index)
     for position, call in enumerate(calls):
         last = position + 1 == len(calls)
         end = "<|eot|>" if last and not goes_on else "<|eom|>"
-        blocks.append((call_function(call)[0], call_text(call, index, position), end))
+        name, _ = call_function(call, index, position)
+        blocks.append((name, call_text(call, index, position), end))
     if not calls:
-        recipient = message.get("recipient") or "user"
+        recipient = as_text(message.get("recipient") or "user", f"messages[{index}].recipient")
         end_turn = message.get("end_turn")
         if end_turn is None:
             end_turn = recipient == "user"

@@ -296,3 +296,75 @@ def test_a_tokenizer_without_the_special_tokens_is_refused():
 
     with pytest.raises(ValueError, match=r"<\|begin_of_text\|>"):
         make_renderer(Foreign())
+
+
+def by_call(**function):
+    return {"role": "assistant", "tool_calls": [{"type": "function", "function": function}]}
+
+
+@pytest.mark.parametrize(
+    ("message", "field"),
+    [
+        ("text", r"messages\[1\]: found str"),
+        (said(reasoning_content=3), r"messages\[1\]\.reasoning_content: found int"),
+        (said(reasoning_content=["a"]), r"messages\[1\]\.reasoning_content: found list"),
+        (said(recipient=3), r"messages\[1\]\.recipient: found int"),
+        (said(tool_calls="search"), r"messages\[1\]\.tool_calls: found str"),
+        (said(tool_calls=[None]), r"messages\[1\]\.tool_calls\[0\]: found NoneType"),
+        (said(tool_calls=[{"function": None}]), r"messages\[1\]\.tool_calls\[0\]: found NoneType"),
+        (by_call(arguments={}), r"messages\[1\]\.tool_calls\[0\]\.function\.name: found NoneType"),
+        (by_call(name=3, arguments={}), r"\[0\]\.function\.name: found int"),
+        (by_call(name="f", arguments={3: "x"}), r"function\.arguments, key 3: found int"),
+        ({"role": "tool", "content": "R", "name": 3}, r"messages\[1\]\.name: found int"),
+        ({"role": "tool", "content": "R", "tool_call_id": 3}, r"messages\[1\]\.name: found int"),
+    ],
+)
+def test_what_the_template_cannot_join_is_refused_by_field(message, field, tokenizer):
+    messages = [user(), message]
+    with pytest.raises(Exception):  # noqa: B017 - jinja's, Python's or transformers'
+        template_text(tokenizer, messages)
+    with pytest.raises(ValueError, match=field):
+        make_renderer(tokenizer).render_ids(messages)
+
+
+@pytest.mark.parametrize(
+    ("tools", "field"),
+    [
+        ([{"description": "x"}], r"tools\[0\]\.name: found NoneType"),
+        ([{"name": "f"}, {"function": {"name": 3}}], r"tools\[1\]\.name: found int"),
+        ([3], r"tools\[0\]: found int"),
+        ("search", "tools: found str"),
+    ],
+)
+def test_tools_that_are_none_are_refused_by_field(tools, field, tokenizer):
+    with pytest.raises(Exception):  # noqa: B017 - jinja's, Python's or transformers'
+        template_text(tokenizer, [user()], tools)
+    with pytest.raises(ValueError, match=field):
+        make_renderer(tokenizer).render_ids([user()], tools=tools)
+
+
+def test_what_is_no_json_is_refused_by_field(tokenizer):
+    """The template writes Python's own spelling of it."""
+    renderer = make_renderer(tokenizer)
+    with pytest.raises(ValueError, match=r"\[0\]\.function\.arguments\['x'\]: no JSON"):
+        renderer.render_ids([user(), by_call(name="f", arguments={"x": [b""]})])
+    with pytest.raises(ValueError, match=r"tools\[0\]: no JSON"):
+        renderer.render_ids([user()], tools=[{"name": "f", "parameters": {"x": b""}}])
+
+
+def test_a_part_without_text_is_refused(tokenizer):
+    """The template would write "None" into the prompt."""
+    parts = ["a", {"type": "text", "text": None}]
+    with pytest.raises(ValueError, match=r"messages\[0\]\.content\[1\]\.text: found NoneType"):
+        make_renderer(tokenizer).render_ids([user(parts)])
+
+
+@pytest.mark.parametrize("render", ["render", "render_ids"])
+def test_half_a_character_is_refused_by_message(render, tokenizer):
+    """From a tool's JSON, say; the tokenizer itself names neither message nor character."""
+    renderer = make_renderer(tokenizer)
+    messages = [user("é"), said(reasoning_content="ab\ud83d")]
+    with pytest.raises(ValueError, match=r"messages\[1\]: found '\\ud83d' at character 2"):
+        getattr(renderer, render)(messages)
+    with pytest.raises(ValueError, match=r"messages\[0\]: found '\\udc00' at character 0"):
+        renderer.bridge_to_next_turn([1], [2], [user("\udc00")])
