@@ -211,6 +211,10 @@ OWN = {
     "BodyTooLarge",
     "InvalidRequest",
     "Overloaded",
+    "Unauthorized",
+    "NotReady",
+    "Stopping",
+    "InternalError",
 }
 PAGES = {
     "docs/configuration.md": configuration,

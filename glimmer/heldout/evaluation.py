@@ -153,6 +153,7 @@ def evaluate(
             search_url=url,
             train_questions=questions,
             heldout_questions=questions,
+            search_token_env=retrieval.get("token_env"),
         ).build()
         rollouter.on_rollout_end = sampler.leave
 

@@ -118,7 +118,7 @@ def ram_items(
     if corpus is not None and dimension is not None and config["retrieval"]["url"] is None:
         name, size = hnsw_item(corpus.passages, dimension, config["index"])
         items[name] = size
-        items["retrieval service"] = _PROCESS
+        items["retrieval service"] = _PROCESS * config["retrieval"].get("replicas", 1)
     if config["training"]["engine"] == "titan":
         processes = titan["trainer_fsdp"] * titan["trainer_tp"] + titan["generator_tp"] + 2
         items[f"{processes} processes of the engine"] = processes * _PROCESS

@@ -16,7 +16,8 @@ from glimmer.errors import DataError
 # Imported, but without a say in any result: progress, settings, serving, downloads (checked by
 # sha256), curves for TensorBoard, and the workflow engine.
 IMMATERIAL = frozenset(
-    {"tqdm", "pyyaml", "jsonschema", "aiohttp", "huggingface-hub", "tensorboard", "snakemake"}
+    {"tqdm", "pyyaml", "jsonschema", "aiohttp", "prometheus-client", "huggingface-hub"}
+    | {"tensorboard", "snakemake"}
 )
 # Name in an import -> name in the lock, where they differ by more than case and dashes.
 _DISTRIBUTIONS = {"faiss": "faiss-cpu", "yaml": "pyyaml", "sklearn": "scikit-learn"}

@@ -3,19 +3,22 @@
 Rollouts send one query a request, many at once, and eight samples of one question often send the
 same query. So queries that arrive while a batch is being worked on form the next batch; a query
 that is already waiting is not asked twice; and answers are kept, the least recently used dropped
-first. None of this shows in an answer: a query's candidates do not depend on its batch.
+first. A query that nobody waits for any more, since its clients have hung up, is not searched for.
+None of this shows in an answer: a query's candidates do not depend on its batch.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from glimmer.logs import get_logger
-from glimmer.retrieval.protocol import InternalError, Overloaded
+from glimmer.retrieval.metrics import ServiceMetrics
+from glimmer.retrieval.protocol import InternalError, Overloaded, Stopping
 
 logger = get_logger(__name__)
 
@@ -31,6 +34,7 @@ class Batcher:
         max_wait_s: how long a first query waits for company.
         max_waiting: queries in the queue, above which `Overloaded` is raised.
         cache_size: answers kept; 0 keeps none.
+        metrics: told of every query and batch.
     """
 
     def __init__(
@@ -41,15 +45,20 @@ class Batcher:
         max_wait_s: float,
         max_waiting: int,
         cache_size: int,
+        metrics: ServiceMetrics,
     ) -> None:
         self._search, self._max_batch, self._max_wait_s = search, max_batch, max_wait_s
         self._max_waiting, self._cache_size = max_waiting, cache_size
+        self._metrics = metrics
         self._cache: OrderedDict[str, Answer] = OrderedDict()
         self._pending: dict[str, asyncio.Future[Answer]] = {}
+        self._askers: Counter[str] = Counter()  # of each pending query
         self._queue: asyncio.Queue[str] = asyncio.Queue()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="search")
         self._task: asyncio.Task[None] | None = None
-        self.counts: Counter[str] = Counter(queries=0, cached=0, shared=0, batches=0, searched=0)
+        self.counts: Counter[str] = Counter(
+            queries=0, cached=0, shared=0, searched=0, batches=0, dropped=0
+        )
 
     def start(self) -> None:
         """Begin to answer; to be called within the event loop."""
@@ -62,43 +71,59 @@ class Batcher:
             await asyncio.gather(self._task, return_exceptions=True)
         for future in self._pending.values():
             if not future.done():
-                future.set_exception(Overloaded("the service is being stopped"))
+                future.set_exception(Stopping("the service has been told to end"))
         self._thread.shutdown(wait=True)
 
-    async def answer(self, queries: Sequence[str]) -> list[Answer]:
+    async def answer(self, queries: Sequence[str], *, fresh: bool = False) -> list[Answer]:
         """One answer a query, in order.
+
+        Args:
+            queries: texts.
+            fresh: search even for what is known.
 
         Raises:
             Overloaded: the queue is full.
             InternalError: the search failed.
         """
-        waiting = sum(query not in self._cache and query not in self._pending for query in queries)
-        if self._queue.qsize() + waiting > self._max_waiting:
+        new = sum(q not in self._pending and (fresh or q not in self._cache) for q in queries)
+        if self._queue.qsize() + new > self._max_waiting:
             raise Overloaded(
                 f"{self._queue.qsize()} queries are waiting, the limit is {self._max_waiting}"
             )
-        futures = [self._future(query) for query in queries]
-        return list(await asyncio.gather(*futures))
+        self._askers.update(queries)
+        try:
+            return list(await asyncio.gather(*(self._future(query, fresh) for query in queries)))
+        finally:
+            for query in queries:
+                self._askers[query] -= 1
+                if self._askers[query] <= 0:
+                    del self._askers[query]
 
-    def _future(self, query: str) -> asyncio.Future[Answer]:
-        self.counts["queries"] += 1
+    def _future(self, query: str, fresh: bool) -> asyncio.Future[Answer]:
         loop = asyncio.get_running_loop()
-        if query in self._cache:
-            self.counts["cached"] += 1
+        if query in self._cache and not fresh:
+            self._count("cached")
             self._cache.move_to_end(query)
             known: asyncio.Future[Answer] = loop.create_future()
             known.set_result(self._cache[query])
             return known
         if query in self._pending:
-            self.counts["shared"] += 1
+            self._count("shared")
         else:
+            self._count("searched")
             future = loop.create_future()
             # A client that hung up leaves its future unread; that is no fault to report.
             future.add_done_callback(lambda done: done.cancelled() or done.exception())
             self._pending[query] = future
             self._queue.put_nowait(query)
+            self._metrics.queue.set(self._queue.qsize())
         # One client that hangs up must not cancel the search that others wait for.
         return asyncio.shield(self._pending[query])
+
+    def _count(self, answer: str) -> None:
+        self.counts["queries"] += 1
+        self.counts[answer] += 1
+        self._metrics.query(answer)
 
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
@@ -116,20 +141,38 @@ class Batcher:
                         batch.append(await asyncio.wait_for(self._queue.get(), left))
                     except TimeoutError:
                         break
-            try:
-                answers = await loop.run_in_executor(self._thread, self._search, batch)
-                answered = list(zip(batch, answers, strict=True))
-            except Exception as error:
-                logger.exception("a batch of %d queries failed", len(batch))
-                for query in batch:
-                    failure = InternalError(f"the search failed: {type(error).__name__}: {error}")
-                    self._pending.pop(query).set_exception(failure)
-                continue
-            self.counts["batches"] += 1
-            self.counts["searched"] += len(batch)
-            for query, answer in answered:
-                self._keep(query, answer)
-                self._pending.pop(query).set_result(answer)
+            self._metrics.queue.set(self._queue.qsize())
+            batch = [query for query in batch if self._wanted(query)]
+            if batch:
+                await self._search_for(batch)
+
+    def _wanted(self, query: str) -> bool:
+        """Whether anybody still waits for it; else it is taken out."""
+        if self._askers[query] > 0:
+            return True
+        self._pending.pop(query).cancel()
+        self.counts["dropped"] += 1
+        return False
+
+    async def _search_for(self, batch: list[str]) -> None:
+        began = time.perf_counter()
+        try:
+            answers = await asyncio.get_running_loop().run_in_executor(
+                self._thread, self._search, batch
+            )
+            answered = list(zip(batch, answers, strict=True))
+        except Exception as error:
+            logger.exception("a batch of %d queries failed", len(batch))
+            for query in batch:
+                failure = InternalError(f"the search failed: {type(error).__name__}: {error}")
+                self._pending.pop(query).set_exception(failure)
+            return
+        self._metrics.batch(len(batch), time.perf_counter() - began)
+        self.counts["batches"] += 1
+        for query, answer in answered:
+            self._keep(query, answer)
+            self._pending.pop(query).set_result(answer)
+        self._metrics.cache.set(len(self._cache))
 
     def _keep(self, query: str, answer: Answer) -> None:
         if self._cache_size:

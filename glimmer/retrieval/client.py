@@ -52,8 +52,9 @@ class SearchClient:
     """Asks the service for the passages nearest to a query. To be used within one event loop.
 
     A search either brings exactly `topk` passages or raises a `SearchError`. Refused connections
-    and answers 500 to 599 are tried again, waiting `backoff_s`, then twice that, and so on, with
-    jitter; `timeout_s` bounds the whole search, retries included.
+    and answers 429 and 500 to 599 are tried again, waiting `backoff_s`, then twice that, and so on,
+    with jitter, or as long as the answer's Retry-After says; `timeout_s` bounds the whole search,
+    retries included. Connections are kept and used again.
 
     Args:
         url: ".../retrieve".
@@ -63,6 +64,7 @@ class SearchClient:
         backoff_s: seconds before the first retry.
         max_connections: requests at once; further searches wait, within their time.
         seed: of the jitter.
+        token: for a service that wants one (`glimmer.retrieval.settings.bearer_token`).
 
     Attributes:
         counts: requests (attempts sent), searches, failed, retried, timeouts.
@@ -79,6 +81,7 @@ class SearchClient:
         backoff_s: float = 0.1,
         max_connections: int = 64,
         seed: int = 0,
+        token: str | None = None,
     ) -> None:
         for name, value, least in (("topk", topk, 1), ("max_retries", max_retries, 0)):
             if not isinstance(value, int) or value < least:
@@ -88,6 +91,7 @@ class SearchClient:
         self.url, self.topk, self.timeout_s = url, topk, timeout_s
         self.max_retries, self.backoff_s = max_retries, backoff_s
         self._max_connections = max_connections
+        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._random = random.Random(seed)
         self._session: aiohttp.ClientSession | None = None
         self.counts: Counter[str] = Counter(requests=0, searches=0, failed=0, retried=0, timeouts=0)
@@ -104,17 +108,20 @@ class SearchClient:
         """
         self.counts["searches"] += 1
         began = time.perf_counter()
+        attempts: list[SearchError] = []
         try:
             async with asyncio.timeout(self.timeout_s):
-                passages = await self._with_retries(query)
+                passages = await self._with_retries(query, attempts)
         except TimeoutError as error:
             self.counts["timeouts"] += 1
             self.counts["failed"] += 1
+            before = f" The attempt before: {attempts[-1]}" if attempts else ""
             self._last_error = SearchTimeout(
                 f"{self.url}: no answer within {self.timeout_s:g} s (search.timeout_s) to the "
-                f"query {query[:80]!r}.",
+                f"query {query[:80]!r}.{before}",
                 query=query,
                 url=self.url,
+                attempts=len(attempts) + 1,
             )
             raise self._last_error from error
         except SearchError as error:
@@ -146,21 +153,24 @@ class SearchClient:
                 f"{type(self._last_error).__name__}: {self._last_error}"
             ) from self._last_error
 
-    async def _with_retries(self, query: str) -> list[FoundPassage]:
-        attempt = 1
+    async def _with_retries(self, query: str, failed: list[SearchError]) -> list[FoundPassage]:
+        """Passages of the first attempt that brings them; those before are added to `failed`."""
         while True:
             try:
                 return await self._attempt(query)
             except (SearchRefused, SearchHTTPError) as error:
-                error.attempts = attempt
-                fatal = isinstance(error, SearchHTTPError) and error.status < 500
-                if fatal or attempt > self.max_retries:
+                failed.append(error)
+                error.attempts = len(failed)
+                fatal = isinstance(error, SearchHTTPError) and not (
+                    error.status >= 500 or error.status == 429
+                )
+                if fatal or len(failed) > self.max_retries:
                     raise
+                told = error.retry_after_s if isinstance(error, SearchHTTPError) else None
             self.counts["retried"] += 1
-            # Full jitter: clients that failed together do not come back together.
-            wait = self.backoff_s * 2 ** (attempt - 1)
+            # With jitter: clients that failed together do not come back together.
+            wait = self.backoff_s * 2 ** (len(failed) - 1) if told is None else 2 * told
             await asyncio.sleep(wait * (0.5 + self._random.random() / 2))
-            attempt += 1
 
     async def _attempt(self, query: str) -> list[FoundPassage]:
         self.counts["requests"] += 1
@@ -169,6 +179,7 @@ class SearchClient:
         try:
             async with self._opened().post(self.url, json=payload) as response:
                 status, body = response.status, await response.read()
+                told = response.headers.get("Retry-After", "")
         except aiohttp.InvalidURL as error:
             raise SearchRefused(f"retrieval.url: {self.url!r} is not a URL.", **known) from error
         except (aiohttp.ClientError, ConnectionError) as error:
@@ -182,6 +193,8 @@ class SearchClient:
                 f"{self.url}: answered {status} to the query {query[:80]!r}: "
                 f"{body[:300].decode('utf-8', 'replace')}",
                 status=status,
+                # The other form, a date, would need both clocks to agree.
+                retry_after_s=float(told) if told.isdecimal() and len(told) < 7 else None,
                 **known,
             )
         return self._passages(body, known)
@@ -232,6 +245,7 @@ class SearchClient:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=self._max_connections),
                 timeout=aiohttp.ClientTimeout(total=None),
+                headers=self._headers,
                 trust_env=False,
             )
         return self._session

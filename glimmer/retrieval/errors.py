@@ -44,13 +44,21 @@ class SearchHTTPError(SearchError):
 
     Attributes:
         status: the HTTP status code.
+        retry_after_s: seconds after which to come back, if the answer says so.
     """
 
     def __init__(
-        self, message: str, *, query: str, url: str, status: int, attempts: int = 1
+        self,
+        message: str,
+        *,
+        query: str,
+        url: str,
+        status: int,
+        retry_after_s: float | None = None,
+        attempts: int = 1,
     ) -> None:
         super().__init__(message, query=query, url=url, attempts=attempts)
-        self.status = status
+        self.status, self.retry_after_s = status, retry_after_s
 
 
 class SearchProtocolError(SearchError):

@@ -25,7 +25,7 @@ from glimmer.assets.corpus import split_contents
 from glimmer.files import read_json
 from glimmer.logs import get_logger
 from glimmer.retrieval.errors import SearchError, ServiceError
-from glimmer.retrieval.settings import service_settings
+from glimmer.retrieval.settings import bearer_token, service_settings
 
 logger = get_logger(__name__)
 
@@ -87,7 +87,7 @@ def retrieval_service(
             )
     finally:
         os.close(report)
-        _stop(process)
+        _stop(process, wait_s=complete["drain_timeout_s"] + 10)
 
 
 def _start(
@@ -152,20 +152,22 @@ def _wait_until_ready(
     message = json.loads(told)
     if "error" in message:
         raise ServiceError(f"the retrieval service did not start: {message['error']} (log: {log})")
-    url = f"http://{settings['host']}:{message['port']}/retrieve"
+    host = f"[{settings['host']}]" if ":" in settings["host"] else settings["host"]
+    url = f"http://{host}:{message['port']}/retrieve"
+    token = bearer_token(settings["token_env"])
     try:
-        _probe(url, probes, timeout_s=max(deadline - time.monotonic(), 1.0))
+        _probe(url, probes, timeout_s=max(deadline - time.monotonic(), 1.0), token=token)
     except ServiceError as error:
         raise ServiceError(f"{error} The service's log is {log}:\n{_tail(log)}") from error
     return url
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
+def _stop(process: subprocess.Popen[bytes], *, wait_s: float) -> None:
     """End the process: politely, then not."""
     if process.poll() is None:
         process.terminate()
         try:
-            process.wait(10)
+            process.wait(wait_s)
         except subprocess.TimeoutExpired:
             process.kill()
     process.stdin.close()
@@ -195,10 +197,11 @@ def _known_passages(index: Path, corpus: Path) -> list[tuple[str, str]]:
     return [(split_contents(text)[0] or text[:200], text) for text in contents]
 
 
-def _probe(url: str, probes: list[tuple[str, str]], *, timeout_s: float) -> None:
+def _probe(url: str, probes: list[tuple[str, str]], *, timeout_s: float, token: str | None) -> None:
     """Search for known titles; one has to bring a passage that bears it."""
     titles = [title for title, _ in probes]
-    answer = _request(url, {"queries": titles, "topk": 1, "return_scores": False}, timeout_s)
+    asked = {"queries": titles, "topk": 1, "return_scores": False}
+    answer = _request(url, asked, timeout_s, token)
     try:
         found = [passages[0] for passages in answer["result"]]
         found = [passage.get("document", passage)["contents"] for passage in found]
@@ -224,10 +227,11 @@ def _check_elsewhere(
 ) -> None:
     """Check a service that runs elsewhere: the same index and model, and a known query."""
     url, timeout_s = settings["url"], settings["start_timeout_s"]
+    token = bearer_token(settings["token_env"])
     if settings["require_info"]:
         info_url = url.rpartition("/retrieve")[0] + "/info"
         try:
-            info = _request(info_url, None, timeout_s)
+            info = _request(info_url, None, timeout_s, token)
             index_sha256, model = info["index"]["sha256"], info["model"]
         except (ServiceError, KeyError, TypeError) as error:
             raise ServiceError(
@@ -241,15 +245,16 @@ def _check_elsewhere(
                 f"{model.get('name')!r}; {index} is {record['index']['sha256'][:12]} of "
                 f"{record['model']['name']!r}. Start the service with this index."
             )
-    _probe(url, probes, timeout_s=timeout_s)
+    _probe(url, probes, timeout_s=timeout_s, token=token)
 
 
-def _request(url: str, body: Mapping[str, Any] | None, timeout_s: float) -> Any:
+def _request(url: str, body: Mapping[str, Any] | None, timeout_s: float, token: str | None) -> Any:
     """JSON answer to a GET, or to a POST of `body`. ServiceError on anything else."""
     request = urllib.request.Request(  # noqa: S310  (http or https, by service_settings)
         url,
         data=None if body is None else json.dumps(body).encode(),
-        headers={"Content-Type": "application/json"},
+        headers={"Content-Type": "application/json"}
+        | ({"Authorization": f"Bearer {token}"} if token else {}),
     )
     # A proxy of the environment is for the outside; the service is near.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))

@@ -4,9 +4,13 @@ r"""Search-R1's wire format, and the errors a service can answer with.
       -> {"result": [[{"id": "7", "contents": "\"Title\"\ntext"}, ...], ...]}   one list a query
       -> {"result": [[{"document": {"id": ..., "contents": ...}, "score": 0.83}, ...], ...]}
          with "return_scores": true
-    GET /info       what the service is: model, prefixes, index, limits
-    GET /health     {"status": "ok"} once it answers searches
-    an error        {"error": {"type": "InvalidRequest", "message": "...", "field": "queries"}}
+    GET /info          what the service is: model, prefixes, index, limits
+    GET /health        {"status": "ok"} while a known passage is found by its title
+    GET /metrics       Prometheus' text format, see `glimmer.retrieval.metrics`
+    GET /openapi.json  all of this for machines, see `glimmer.retrieval.openapi`
+    an error           {"error": {"type": "InvalidRequest", "message": "...", "field": "queries"}}
+
+With a token every path but /health wants the header "Authorization: Bearer <token>".
 
 `RequestError` and its subclasses are all the errors there are; a status code is written here and
 nowhere else.
@@ -46,6 +50,16 @@ class MalformedBody(RequestError):
     status = 400
 
 
+class Unauthorized(RequestError):
+    """The token is missing or another one."""
+
+    status = 401
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.headers = {"WWW-Authenticate": "Bearer"}
+
+
 class NotFound(RequestError):
     """No such path."""
 
@@ -64,14 +78,14 @@ class BodyTooSlow(RequestError):
     status = 408
 
 
-class BodyTooLarge(RequestError):
-    """More bytes than the limit."""
-
-    status = 413
-
-
 class InvalidRequest(RequestError):
     """JSON, but not a request: a field is missing, unknown, of the wrong type or out of range."""
+
+    status = 422
+
+
+class BodyTooLarge(RequestError):
+    """More bytes than the limit; `field` is "body"."""
 
     status = 422
 
@@ -82,14 +96,26 @@ class InternalError(RequestError):
     status = 500
 
 
-class Overloaded(RequestError):
-    """Too many queries are waiting; the client is to come back."""
+class _ComeBack(RequestError):
+    """Not now: the client is to ask again after the seconds in Retry-After."""
 
     status = 503
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.headers = {"Retry-After": "1"}
+
+
+class Overloaded(_ComeBack):
+    """Too many queries are waiting."""
+
+
+class NotReady(_ComeBack):
+    """A known passage was not found by its title."""
+
+
+class Stopping(_ComeBack):
+    """The service has been told to end and only finishes what it has begun."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,12 +202,16 @@ def parse_request(
                 f"{limits.max_query_chars}",
                 field="queries",
             )
-        if any("\ud800" <= char <= "\udfff" for char in query):
+        try:
+            query.encode()
+        except UnicodeEncodeError as error:
             raise InvalidRequest(
                 f"'queries[{place}]': holds half of a surrogate pair, which is no text",
                 field="queries",
-            )
+            ) from error
     topk = default_topk if value.get("topk") is None else value["topk"]
+    if isinstance(topk, float) and topk.is_integer():
+        topk = int(topk)  # JSON does not tell 3.0 from 3
     if not isinstance(topk, int) or isinstance(topk, bool):
         raise InvalidRequest(
             f"'topk': found {type(topk).__name__}, expected a whole number", field="topk"

@@ -1,10 +1,12 @@
-"""The retrieval service: an index behind Search-R1's protocol (see `glimmer.retrieval.protocol`).
+"""The retrieval service as a process; it speaks the protocol of `glimmer.retrieval.protocol`.
 
     python -m glimmer.retrieval.service --index DIR --corpus FILE [--settings JSON]
 
-One process, one event loop. Queries of concurrent requests are embedded and searched for in batches
-in a worker thread; the index and the corpus are memory-mapped. `glimmer.retrieval.launch` starts
-it inside the job that needs it and is told the port through `--report-fd`.
+One process, one event loop (`glimmer.retrieval.application`), or several that share one port
+(`glimmer.retrieval.replicas`); the index and the corpus are memory-mapped. At SIGTERM or SIGINT
+requests at work are answered, new ones get 503, and the process ends with status 0.
+`glimmer.retrieval.launch` starts it inside the job that needs it and is told the port through
+`--report-fd`.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import errno
+import ipaddress
 import json
 import os
 import signal
@@ -20,163 +23,18 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from aiohttp import web
 
 from glimmer import logs
 from glimmer.errors import ConfigError, GlimmerError
-from glimmer.retrieval.batching import Batcher
+from glimmer.retrieval.application import SearchService
 from glimmer.retrieval.errors import ServiceError
-from glimmer.retrieval.index import PassageIndex, check_k, check_model, open_index
-from glimmer.retrieval.protocol import (
-    BodyTooLarge,
-    BodyTooSlow,
-    InternalError,
-    Limits,
-    MethodNotAllowed,
-    NotFound,
-    RequestError,
-    parse_request,
-)
-from glimmer.retrieval.settings import service_settings
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from glimmer.retrieval.encoder import Encoder
+from glimmer.retrieval.index import check_k, check_model, open_index
+from glimmer.retrieval.settings import bearer_token, service_settings
 
 logger = logs.get_logger("glimmer.retrieval.service")  # also when run as a program
-
-
-class SearchService:
-    """An opened index and its model, as an aiohttp application.
-
-    Args:
-        index: opened together with its corpus.
-        encoder: the model whose vectors it holds.
-        settings: complete, from `service_settings`.
-    """
-
-    def __init__(self, index: PassageIndex, encoder: Encoder, settings: Mapping[str, Any]) -> None:
-        self.index, self.encoder, self.settings = index, encoder, settings
-        self.limits = Limits(**{name: settings[name] for name in Limits.__slots__})
-        self.max_topk = min(index.ef_search, len(index))
-        self.batcher: Batcher = Batcher(
-            self._search,
-            max_batch=settings["max_batch"],
-            max_wait_s=settings["batch_wait_ms"] / 1000,
-            max_waiting=self.limits.max_waiting,
-            cache_size=settings["cache_size"],
-        )
-
-    def _search(self, queries: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
-        rows, scores = self.index.candidates(self.encoder.queries(queries))
-        return list(zip(rows, scores, strict=True))
-
-    async def retrieve(self, request: web.Request) -> web.Response:
-        """POST /retrieve."""
-        asked = parse_request(
-            await self._body(request),
-            self.limits,
-            default_topk=min(self.settings["default_topk"], self.max_topk),
-            max_topk=self.max_topk,
-        )
-        result = []
-        for rows, scores in await self.batcher.answer(asked.queries):
-            # faiss fills up with -1 when a search reaches fewer passages than asked for.
-            if (rows[: asked.topk] < 0).any():
-                raise InternalError(
-                    f"the index gave only {int((rows >= 0).sum())} of {asked.topk} passages; "
-                    f"its graph is not connected: build it with a larger M"
-                )
-            found = zip(rows[: asked.topk].tolist(), scores[: asked.topk].tolist(), strict=True)
-            result.append(
-                [
-                    {"document": self.index.passages[row], "score": score}
-                    if asked.return_scores
-                    else self.index.passages[row]
-                    for row, score in found
-                ]
-            )
-        return web.json_response({"result": result})
-
-    async def _body(self, request: web.Request) -> bytes:
-        limit = self.limits.max_body_bytes
-        body = bytearray()
-        if (request.content_length or 0) <= limit:
-            try:
-                async with asyncio.timeout(self.settings["body_timeout_s"]):
-                    async for chunk in request.content.iter_any():
-                        body += chunk
-                        if len(body) > limit:
-                            break
-            except TimeoutError as error:
-                raise BodyTooSlow(
-                    f"the body did not arrive within {self.settings['body_timeout_s']:g} s"
-                ) from error
-        if (request.content_length or 0) > limit or len(body) > limit:
-            raise BodyTooLarge(f"the body is larger than {limit} bytes; send fewer queries")
-        return bytes(body)
-
-    async def info(self, _: web.Request) -> web.Response:
-        """GET /info."""
-        record = self.index.record
-        return web.json_response(
-            {
-                "service": "glimmer-retrieval",
-                "pid": os.getpid(),
-                "model": record["model"],
-                "device": self.settings["device"],
-                "index": {key: record[key] for key in ("metric", "n", "d", "M", "ef_construction")}
-                | {"ef_search": self.index.ef_search, "sha256": record["index"]["sha256"]},
-                "corpus_sha256": record["corpus"]["sha256"],
-                "limits": {name: getattr(self.limits, name) for name in Limits.__slots__}
-                | {"max_topk": self.max_topk},
-                "counts": dict(self.batcher.counts),
-            }
-        )
-
-    async def health(self, _: web.Request) -> web.Response:
-        """GET /health: a search has to succeed, not just the process to live."""
-        await self.batcher.answer(["health"])
-        return web.json_response({"status": "ok"})
-
-    def application(self) -> web.Application:
-        """The aiohttp application; its start and clean-up run the batcher."""
-        app = web.Application(middlewares=[_errors])
-        app.router.add_post("/retrieve", self.retrieve)
-        app.router.add_get("/info", self.info)
-        app.router.add_get("/health", self.health)
-
-        async def start(_: web.Application) -> None:
-            self.batcher.start()
-
-        async def stop(_: web.Application) -> None:
-            await self.batcher.stop()
-
-        app.on_startup.append(start)
-        app.on_cleanup.append(stop)
-        return app
-
-
-@web.middleware
-async def _errors(request: web.Request, handler: Any) -> web.StreamResponse:
-    """Every error leaves as one of protocol's types; nothing else is ever sent."""
-    try:
-        return await handler(request)
-    except RequestError as error:
-        answer = error
-    except web.HTTPNotFound:
-        answer = NotFound(f"no such path: {request.path[:80]}; expected POST /retrieve")
-    except web.HTTPMethodNotAllowed:
-        answer = MethodNotAllowed(f"{request.path[:80]} does not take {request.method}")
-    except Exception as error:
-        if request.transport is None or isinstance(error, ConnectionError):
-            raise
-        logger.exception("%s %s failed", request.method, request.path)
-        answer = InternalError(f"{type(error).__name__}: {error}")
-    return web.json_response(answer.body(), status=answer.status, headers=answer.headers)
 
 
 def open_service(index: Path, corpus: Path, settings: Mapping[str, Any]) -> SearchService:
@@ -203,11 +61,17 @@ def open_service(index: Path, corpus: Path, settings: Mapping[str, Any]) -> Sear
     )
     check_model(encoder.identity, record, index)
     faiss.omp_set_num_threads(settings["threads"])
-    return SearchService(opened, encoder, settings)
+    return SearchService(opened, encoder, settings, token=bearer_token(settings["token_env"]))
 
 
-def bind(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
     """A socket bound to host and port, not yet listening: a taken port is known at once.
+
+    Args:
+        host: name or address.
+        port: 0 for any free one.
+        shared: other processes of this user may bind it too, if they say so as well; the kernel
+            then spreads connections over those that listen.
 
     Raises:
         ServiceError: the port is taken or may not be used.
@@ -215,6 +79,8 @@ def bind(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if shared:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
         bound.bind((host, port))
     except OSError as error:
@@ -231,13 +97,29 @@ def bind(host: str, port: int) -> socket.socket:
 async def serve(
     service: SearchService, bound: socket.socket, *, ready: Any, stop: asyncio.Event
 ) -> None:
-    """Serve on a bound socket until `stop` is set; `ready()` is called once it accepts requests."""
-    runner = web.AppRunner(service.application(), access_log=None)
+    """Serve on a bound socket until `stop` is set; `ready()` is called once it accepts requests.
+
+    What is being answered then is finished, for at most `drain_timeout_s`; what comes later is
+    refused.
+    """
+    runner = web.AppRunner(
+        service.application(),
+        access_log=None,
+        # Nobody waits for the answer to a client that has hung up.
+        handler_cancellation=True,
+        keepalive_timeout=service.settings["idle_timeout_s"],
+    )
     await runner.setup()
     try:
-        await web.SockSite(runner, bound, shutdown_timeout=5.0, backlog=1024).start()
+        await web.SockSite(runner, bound, shutdown_timeout=1.0, backlog=1024).start()
         ready()
         await stop.wait()
+        service.draining = True
+        deadline = asyncio.get_running_loop().time() + service.settings["drain_timeout_s"]
+        while service.in_flight and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(0.01)
+        if service.in_flight:
+            logger.warning("ending with %d requests unanswered", service.in_flight)
     finally:
         await runner.cleanup()
 
@@ -250,6 +132,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--settings", default="{}", help="section `retrieval` as JSON")
     parser.add_argument("--report-fd", type=int, help="write the port, or the error, to this pipe")
     parser.add_argument("--parent", type=int, help="end when this process is gone")
+    parser.add_argument("--replica", action="store_true", help="share the port (used by replicas)")
     options = parser.parse_args(arguments)
     logs.setup()
 
@@ -264,8 +147,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = service_settings(json.loads(options.settings))
         if settings["url"]:
             raise ConfigError("retrieval.url: names a service elsewhere; nothing to start here.")
-        bound = bind(settings["host"], settings["port"])
-        asyncio.run(_run(open_service(options.index, options.corpus, settings), bound, report))
+        _check_reach(settings)
+        bound = bind(settings["host"], settings["port"], shared=settings["replicas"] > 1)
+        if settings["replicas"] > 1 and not options.replica:
+            from glimmer.retrieval.replicas import supervise
+
+            asyncio.run(supervise(options.index, options.corpus, settings, bound, report))
+        else:
+            asyncio.run(_run(open_service(options.index, options.corpus, settings), bound, report))
     except GlimmerError as error:
         logger.error("%s: %s", type(error).__name__, error)
         report({"error": str(error)})
@@ -273,11 +162,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _check_reach(settings: Mapping[str, Any]) -> None:
+    """The token is there if one is named; without one, who can reach the port is said."""
+    if bearer_token(settings["token_env"]) is not None:
+        return
+    host = settings["host"]
+    try:
+        near = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        near = False
+    if not near:
+        logger.warning(
+            "retrieval.host is %s: whoever reaches this port can search. Set retrieval.token_env, "
+            "or retrieval.host to 127.0.0.1",
+            host,
+        )
+
+
 async def _run(service: SearchService, bound: socket.socket, report: Any) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    stop = stop_signal()
     host, port = bound.getsockname()[:2]
 
     def ready() -> None:
@@ -286,6 +189,14 @@ async def _run(service: SearchService, bound: socket.socket, report: Any) -> Non
 
     await serve(service, bound, ready=ready, stop=stop)
     logger.info("stopped: %s", dict(service.batcher.counts))
+
+
+def stop_signal() -> asyncio.Event:
+    """Set by SIGTERM or SIGINT, from now on."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    return stop
 
 
 def _end_with(parent: int) -> None:

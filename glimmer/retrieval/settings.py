@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,8 @@ SERVICE_DEFAULTS: dict[str, Any] = {
     "require_info": True,  # of that service: it must say which index and model it has
     "host": "127.0.0.1",
     "port": 0,  # 0: any free one
+    "replicas": 1,  # processes behind one port
+    "token_env": None,  # name of the environment variable that holds the bearer token
     "model": None,  # None: the one recorded in the index
     "device": "cpu",
     "threads": 1,
@@ -26,6 +29,8 @@ SERVICE_DEFAULTS: dict[str, Any] = {
     "max_query_chars": 4096,
     "max_waiting": 4096,
     "body_timeout_s": 30.0,
+    "idle_timeout_s": 60.0,  # of a connection that sends no request
+    "drain_timeout_s": 10.0,  # for the requests at work when the service is told to end
     "verify_checksums": True,
     "start_timeout_s": 120.0,
 }
@@ -35,12 +40,15 @@ _TYPES: dict[str, tuple[type | tuple[type, ...], str]] = {
     "require_info": (bool, "true or false"),
     "host": (str, "a host name"),
     "port": (int, "a whole number, 0 to 65535"),
+    "token_env": ((str, type(None)), "the name of an environment variable, or null"),
     "model": ((str, type(None)), "a model setting, or null"),
     "device": (str, "a torch device"),
     "ef_search": ((int, type(None)), "a whole number, or null"),
     "batch_wait_ms": ((int, float), "milliseconds"),
     "verify_checksums": (bool, "true or false"),
     "body_timeout_s": ((int, float), "seconds"),
+    "idle_timeout_s": ((int, float), "seconds"),
+    "drain_timeout_s": ((int, float), "seconds"),
     "start_timeout_s": ((int, float), "seconds"),
 }
 
@@ -70,6 +78,8 @@ def service_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
         "batch_wait_ms": 0,
         "start_timeout_s": 0.1,
         "body_timeout_s": 0.1,
+        "idle_timeout_s": 0.1,
+        "drain_timeout_s": 0,
     }
     for key, value in complete.items():
         if isinstance(value, int | float) and not isinstance(value, bool):
@@ -89,3 +99,22 @@ def service_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     if url is not None and not (url.startswith(("http://", "https://")) and "/retrieve" in url):
         raise ConfigError(f"retrieval.url: found {url!r}, expected {_TYPES['url'][1]}.")
     return complete
+
+
+def bearer_token(token_env: str | None) -> str | None:
+    """The token of service and client: the value of the environment variable of that name.
+
+    Raises:
+        ConfigError: the variable is not set, or its value cannot stand in an HTTP header. The value
+            is in no message.
+    """
+    if token_env is None:
+        return None
+    token = os.environ.get(token_env, "")
+    if not token or not token.isascii() or not token.isprintable() or " " in token:
+        raise ConfigError(
+            f"retrieval.token_env: found {'no value' if not token else 'an unfit value'} in the "
+            f"environment variable {token_env}, expected a token of printable ASCII signs without "
+            f"spaces. Set the variable, for example to the output of `openssl rand -hex 32`."
+        )
+    return token

@@ -22,6 +22,7 @@ from typing import Any
 from glimmer.assets import Question, read_questions
 from glimmer.errors import ConfigError
 from glimmer.retrieval import SearchClient
+from glimmer.retrieval.settings import bearer_token
 from glimmer.search_r1.env import SearchEnv
 from glimmer.search_r1.outcome import judge
 
@@ -130,6 +131,8 @@ class SearchRollouter(Rollouter):
         """Seconds until a search has failed."""
         max_retries: int = 2
         """Further tries after a refused connection or a 5xx."""
+        search_token_env: str | None = None
+        """Environment variable that holds the service's token; never the token itself."""
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -138,6 +141,7 @@ class SearchRollouter(Rollouter):
             topk=config.topk,
             timeout_s=config.timeout_s,
             max_retries=config.max_retries,
+            token=bearer_token(config.search_token_env),
         )
         self.on_rollout_end: Callable[[], None] | None = None
 
@@ -177,6 +181,7 @@ def rollouter_config(
     std_normalize: bool = True,
     advantage_scale: float = 1.0,
     datasets: list[str] | None = None,
+    search_token_env: str | None = None,
 ) -> SearchRollouter.Config:
     """The rollouter of either engine, from the config section `search`."""
     return SearchRollouter.Config(
@@ -197,6 +202,7 @@ def rollouter_config(
         topk=search["topk"],
         timeout_s=search["timeout_s"],
         max_retries=search["max_retries"],
+        search_token_env=search_token_env,
     )
 
 
@@ -211,4 +217,5 @@ def job_rollouter(job: Any) -> SearchRollouter.Config:
         std_normalize=job.training["std_normalize"],
         datasets=job.training["datasets"],
         advantage_scale=0.0 if job.training["control"] == "zero_advantages" else 1.0,
+        search_token_env=job.search_token_env,
     )

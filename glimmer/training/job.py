@@ -21,6 +21,7 @@ class Job:
         train_questions, heldout_questions: JSONL files.
         search_url: retrieval service, up to and including `/retrieve`.
         training, search, renderer, titan: config sections.
+        search_token_env: environment variable that holds the service's token.
     """
 
     checkpoint: str
@@ -33,6 +34,7 @@ class Job:
     search: dict[str, Any]
     renderer: dict[str, Any]
     titan: dict[str, Any]
+    search_token_env: str | None = None
 
     def write(self, path: Path) -> None:
         """Write the job file."""

@@ -75,6 +75,7 @@ def train(
             search=dict(search),
             renderer=dict(renderer),
             titan=dict(titan),
+            search_token_env=retrieval.get("token_env"),
         )
         if settings["engine"] == "titan":
             from glimmer.training.titan import launch

@@ -12,9 +12,10 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from glimmer.errors import ConfigError, IntegrityError
-from glimmer.retrieval import SearchClient, protocol
+from glimmer.retrieval import SearchClient, openapi, protocol
+from glimmer.retrieval.application import SearchService
 from glimmer.retrieval.index import open_index
-from glimmer.retrieval.service import SearchService, open_service
+from glimmer.retrieval.service import open_service
 from glimmer.retrieval.settings import SERVICE_DEFAULTS, service_settings
 
 
@@ -83,7 +84,8 @@ BAD_REQUESTS = [
     ({"queries": ["a"], "topk": 0}, 422, "InvalidRequest", "found 0, expected 1 to 40"),
     ({"queries": ["a"], "topk": -1}, 422, "InvalidRequest", "found -1, expected 1 to 40"),
     ({"queries": ["a"], "topk": 41}, 422, "InvalidRequest", "found 41, expected 1 to 40"),
-    ({"queries": ["a"], "topk": 3.0}, 422, "InvalidRequest", "found float"),
+    ({"queries": ["a"], "topk": 3.5}, 422, "InvalidRequest", "found float"),
+    ({"queries": ["a"], "topk": 1e300}, 422, "InvalidRequest", "expected 1 to 40"),
     ({"queries": ["a"], "topk": True}, 422, "InvalidRequest", "found bool"),
     ({"queries": ["a"], "topk": "3"}, 422, "InvalidRequest", "found str"),
     ({"queries": ["a"], "return_scores": 1}, 422, "InvalidRequest", "found int"),
@@ -93,7 +95,7 @@ BAD_REQUESTS = [
     (b"\xff\xfe", 400, "MalformedBody", "not JSON"),
     (b'{"queries": ["a"], "topk": ' + b"9" * 5000 + b"}", 400, "MalformedBody", "not JSON"),
     (b"[" * 9000, 400, "MalformedBody", "not JSON"),
-    (b'{"queries": ["' + b"a" * 20000 + b'"]}', 413, "BodyTooLarge", "larger than 10000 bytes"),
+    (b'{"queries": ["' + b"a" * 20000 + b'"]}', 422, "BodyTooLarge", "larger than 10000 bytes"),
 ]
 
 
@@ -113,17 +115,20 @@ def test_bad_requests_are_refused_by_name_and_do_no_harm(ask, world):
 
 def test_every_error_type_has_its_own_place():
     """All subclasses are in protocol.py, with the status of a client's or a server's fault."""
-    kinds = protocol.RequestError.__subclasses__()
+    kinds = openapi._kinds(protocol.RequestError)
     assert {kind.__module__ for kind in kinds} == {"glimmer.retrieval.protocol"}
     assert {kind.__name__: kind.status for kind in kinds} == {
         "MalformedBody": 400,
+        "Unauthorized": 401,
         "NotFound": 404,
         "MethodNotAllowed": 405,
         "BodyTooSlow": 408,
-        "BodyTooLarge": 413,
         "InvalidRequest": 422,
+        "BodyTooLarge": 422,
         "InternalError": 500,
         "Overloaded": 503,
+        "NotReady": 503,
+        "Stopping": 503,
     }
 
 
@@ -144,7 +149,7 @@ def test_chunked_body_is_limited_and_stalled_body_ends(ask):
         return statuses
 
     found = ask(use, max_body_bytes=5000, body_timeout_s=0.2)
-    assert found == [(413, "BodyTooLarge"), (408, "BodyTooSlow")]
+    assert found == [(422, "BodyTooLarge"), (408, "BodyTooSlow")]
 
 
 def test_other_paths_and_methods(ask):
