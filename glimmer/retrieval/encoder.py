@@ -22,6 +22,9 @@ _LEAST_TOKENS = 64
 # Tokens in a CPU's batch: 8 passages of 135 tokens went a quarter faster than 16 or more, since
 # what a layer hands to the next then stays in the cache.
 _CPU_TOKENS = 1024
+# A CPU's queries are padded to multiples of this: a forward pass of few tokens mostly waits for the
+# weights, so that fewer and larger ones are faster, and a batch of queries has few of one length.
+_QUERY_ROOM = 8
 
 DTYPES = ("float32", "float16", "bfloat16")
 
@@ -34,9 +37,10 @@ class Encoder:
 
     On a CPU a text's vector is the same, bit for bit, whatever else is in the batch and however
     many threads there are (checked by tests/retrieval/test_embed.py). Three things change rounding
-    otherwise: padding, so a batch holds texts of one token count only; another kernel for matrix
-    products of few rows, so a forward pass has at least two texts and 64 tokens, by repetition if
-    need be; and splitting a product over threads, so each thread works on batches of its own.
+    otherwise: padding, so a batch holds passages of one token count only, and a query is padded to
+    a length that follows from its own; another kernel for matrix products of few rows, so a forward
+    pass has at least two texts and 64 tokens, by repetition if need be; and splitting a product
+    over threads, so each thread works on batches of its own.
     On a GPU the last bits of a vector depend on the shape of its batch.
 
     Args:
@@ -120,6 +124,7 @@ class Encoder:
         self.tokeniser = Tokeniser(
             tokenizer.backend_tokenizer.to_str(), max_length=self.identity.max_length
         )
+        self._limit = limit
         self._padding_id = int(tokenizer.pad_token_id or 0)
         self._token_types = "token_type_ids" in tokenizer.model_input_names
         self.dtype = dtype
@@ -135,6 +140,8 @@ class Encoder:
     def queries(self, texts: Sequence[str], *, batch_size: int = 64) -> np.ndarray:
         """float32 [len(texts), d], rows of length 1, of texts as queries."""
         tokens = self.tokeniser(texts, prefix=self.identity.query_prefix)
+        if self.on_cpu:
+            return self._on_cpu(tokens, batch_size, room=_QUERY_ROOM)()
         return self.embed(tokens, batch_size=batch_size)()
 
     def passages(self, texts: Sequence[str], *, batch_size: int = 64) -> np.ndarray:
@@ -153,25 +160,41 @@ class Encoder:
         """
         return (self._on_cpu if self.on_cpu else self._on_device)(tokens, batch_size)
 
-    def _on_cpu(self, tokens: Tokens, batch_size: int) -> Vectors:
+    def _on_cpu(self, tokens: Tokens, batch_size: int, *, room: int = 0) -> Vectors:
+        """With `room`, each text is padded to the next multiple of it above its own length."""
         import torch
 
         out = np.empty((len(tokens), self.identity.dimension), dtype=np.float32)
-        order, batches = plan_batches(tokens.lengths, batch_size, pad=False, max_tokens=_CPU_TOKENS)
-        starts = tokens.starts
+        # Above and never equal: then every batch of padded texts has a mask, so that it does not
+        # depend on the company of a text whether there is one.
+        padded = tokens.lengths // room * room + room if room else tokens.lengths
+        fits = padded <= self._limit if room else np.zeros(len(tokens), bool)
+        jobs = []
+        for masked, lengths in ((True, padded), (False, tokens.lengths)):
+            chosen = np.flatnonzero(fits == masked)
+            order, batches = plan_batches(
+                lengths[chosen], batch_size, pad=False, max_tokens=_CPU_TOKENS
+            )
+            jobs += [(chosen[order[a:b]], length, masked) for a, b, length, _ in batches]
 
-        def forward(batch: Batch) -> None:
-            first, last, length, _ = batch
-            rows = order[first:last]
+        def forward(job: tuple[np.ndarray, int, bool]) -> None:
+            rows, length, masked = job
             least = max(2, -(-_LEAST_TOKENS // max(1, length)))
             repeated = np.resize(rows, max(len(rows), least))
-            ids = tokens.ids[starts[repeated, None] + np.arange(length)]
+            place = tokens.starts[repeated, None] + np.arange(length)
+            features = {}
+            if masked:
+                mask = np.arange(length) < tokens.lengths[repeated, None]
+                ids = np.where(mask, tokens.ids[np.where(mask, place, 0)], self._padding_id)
+                features["attention_mask"] = torch.from_numpy(mask.astype(np.int64))
+            else:
+                ids = tokens.ids[place]
+            features["input_ids"] = torch.from_numpy(ids.astype(np.int64))
             with torch.inference_mode():
-                vectors = self._forward({"input_ids": torch.from_numpy(ids.astype(np.int64))})
-            out[rows] = vectors[: len(rows)].numpy()
+                out[rows] = self._forward(features)[: len(rows)].numpy()
 
         # `list` waits for all of them, and raises what one of them raised.
-        list((self._pool.map if self._pool else map)(forward, batches))
+        list((self._pool.map if self._pool else map)(forward, jobs))
         return lambda: out
 
     def _on_device(self, tokens: Tokens, batch_size: int) -> Vectors:

@@ -7,6 +7,7 @@ killed; and a known query has to bring its passage before its URL is handed out.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -30,6 +31,7 @@ from glimmer.retrieval.settings import bearer_token, service_settings
 logger = get_logger(__name__)
 
 _PROBES = 5
+_LAST_WORDS_S = 2.0
 
 
 @contextmanager
@@ -74,6 +76,10 @@ def retrieval_service(
         try:
             yield url
         except Exception as error:
+            if isinstance(error, SearchError):
+                # Replicas stop to answer a little before the process that keeps them ends.
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(_LAST_WORDS_S)
             if process.poll() is None:
                 raise
             death = _death(process, log)

@@ -22,7 +22,7 @@ SERVICE_DEFAULTS: dict[str, Any] = {
     "ef_search": None,  # None: the one recorded in the index
     "default_topk": 3,  # for requests that name none
     "max_batch": 64,
-    "batch_wait_ms": 2.0,
+    "batch_wait_ms": 50.0,
     "cache_size": 50_000,  # answers of ef_search candidates, 12 bytes each
     "max_body_bytes": 1 << 20,
     "max_queries": 512,

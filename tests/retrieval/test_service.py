@@ -23,10 +23,13 @@ from glimmer.retrieval.settings import SERVICE_DEFAULTS, service_settings
 def ask(world, encoder):
     """ask(use, **settings): run `use(client, service)` against a service of `world`."""
 
-    def run(use, *, with_encoder=encoder, **settings):
+    def run(use, *, with_encoder=encoder, token=None, **settings):
         async def main():
             service = SearchService(
-                open_index(world.index, world.corpus), with_encoder, service_settings(settings)
+                open_index(world.index, world.corpus),
+                with_encoder,
+                service_settings(settings),
+                token=token,
             )
             async with TestClient(TestServer(service.application())) as client:
                 return await use(client, service)
@@ -176,6 +179,162 @@ def test_info_and_health(ask, world, encoder):
     assert info["index"]["sha256"] == record["index"]["sha256"]
     assert info["index"]["ef_search"] == 40 and info["index"]["n"] == 300
     assert info["limits"]["max_queries"] == 5 and info["limits"]["max_topk"] == 40
+
+
+def test_health_is_a_known_passage_found_by_its_title(ask, world, encoder):
+    """Searched for each time, of the cache or not; vectors of another model are not ready."""
+
+    class Other:
+        def __init__(self):
+            self.lost = False
+
+        def queries(self, texts):
+            self.asked = list(texts)
+            found = encoder.queries(texts)
+            return -found if self.lost else found
+
+    other = Other()
+
+    async def use(client, service):
+        answers = []
+        for lost in (False, False, True, False):
+            other.lost = lost
+            async with client.get("/health") as answer:
+                answers.append((answer.status, await answer.json(), list(other.asked)))
+        return answers, service.batcher.counts
+
+    answers, counts = ask(use, with_encoder=other)
+    assert [status for status, *_ in answers] == [200, 200, 503, 200]
+    assert answers[2][1]["error"]["type"] == "NotReady"
+    # Five at first, then the one that was found; none of them from the cache.
+    assert [len(asked) for *_, asked in answers] == [5, 1, 1, 1]
+    assert answers[0][2] == [world.titles[row] for row in (0, 60, 120, 180, 240)]
+    assert counts["cached"] == 0
+
+
+def test_a_token_is_wanted_by_all_paths_but_health(ask, world):
+    async def use(client, _):
+        statuses = {}
+        for given in (None, "Bearer right", "bearer right", "Bearer wrong", "Bearer", "Bearer é"):
+            headers = {} if given is None else {"Authorization": given}
+            statuses[given] = [
+                (await client.request(method, path, headers=headers, json=body)).status
+                for method, path, body in (
+                    ("POST", "/retrieve", {"queries": ["a"]}),
+                    ("GET", "/info", None),
+                    ("GET", "/metrics", None),
+                    ("GET", "/openapi.json", None),
+                    ("GET", "/elsewhere", None),
+                    ("GET", "/health", None),
+                )
+            ]
+        async with client.get("/info") as answer:
+            return statuses, dict(answer.headers), await answer.text()
+
+    statuses, headers, text = ask(use, token="right")
+    assert statuses.pop("Bearer right") == [200, 200, 200, 200, 404, 200]
+    assert all(found == [401] * 5 + [200] for found in statuses.values())
+    assert headers["WWW-Authenticate"] == "Bearer" and "right" not in text
+
+
+def test_metrics_say_what_happened(ask, world):
+    from prometheus_client.parser import text_string_to_metric_families
+
+    async def use(client, service):
+        for body in ({"queries": world.titles[:4]}, {"queries": world.titles[:6]}, {"queries": 1}):
+            await post(client, body)
+        await asyncio.gather(*(post(client, {"queries": ["one"]}) for _ in range(3)))
+        await post(client, b"not json")
+        await client.get("/no/such/path")
+        async with client.get("/metrics") as answer:
+            assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+            return await answer.text()
+
+    found = {}
+    for family in text_string_to_metric_families(ask(use)):
+        for sample in family.samples:
+            found[sample.name.removeprefix("glimmer_search_"), *sample.labels.values()] = sample
+    figures = {key: sample.value for key, sample in found.items()}
+    assert figures["queries_total", "searched"] == 4 + 2 + 1
+    assert figures["queries_total", "cached"] + figures["queries_total", "shared"] == 4 + 2
+    assert figures["errors_total", "InvalidRequest"] == 1
+    assert figures["errors_total", "MalformedBody"] == figures["errors_total", "NotFound"] == 1
+    assert figures["request_seconds_count", "/retrieve", "200"] == 5
+    assert figures["request_seconds_count", "/retrieve", "422"] == 1
+    assert figures["request_seconds_count", "other", "404"] == 1
+    assert figures["request_seconds_bucket", "+Inf", "/retrieve", "200"] == 5
+    assert figures["batch_queries_sum",] == 7 and figures["batch_queries_count",] >= 3
+    assert figures["batch_seconds_sum",] > 0
+    assert figures["queue_queries",] == 0 and figures["cache_entries",] == 7
+    assert figures["in_flight",] == 1  # this very request
+
+
+def test_what_comes_while_it_ends_is_refused(ask, world, encoder):
+    counting = Counting(encoder)
+
+    async def use(client, service):
+        counting.go.clear()
+        begun = asyncio.ensure_future(post(client, {"queries": [world.titles[2]], "topk": 1}))
+        while not counting.batches:
+            await asyncio.sleep(0.001)
+        service.draining = True
+        async with client.post("/retrieve", json={"queries": ["a"]}) as refused:
+            answer = refused.status, refused.headers["Retry-After"], await refused.json()
+        async with client.get("/health") as health:
+            counting.go.set()
+            return await begun, answer, health.status
+
+    begun, refused, health = ask(use, with_encoder=counting)
+    assert begun == (200, {"result": [[world.rows[2]]]})
+    assert refused[:2] == (503, "1") and refused[2]["error"]["type"] == "Stopping"
+    assert health == 503
+
+
+def test_a_query_that_nobody_waits_for_is_not_searched_for(world, encoder):
+    counting = Counting(encoder)
+
+    async def main():
+        settings = service_settings({"max_batch": 1, "batch_wait_ms": 0})
+        service = SearchService(open_index(world.index, world.corpus), counting, settings)
+        service.batcher.start()
+        counting.go.clear()
+        asked = [asyncio.ensure_future(service.batcher.answer([q])) for q in ("a", "b", "c", "b")]
+        while not counting.batches:
+            await asyncio.sleep(0.001)
+        for place in (1, 2):
+            asked[place].cancel()
+        await asyncio.gather(*asked[1:3], return_exceptions=True)
+        counting.go.set()
+        await asyncio.gather(asked[0], asked[3])
+        again = await service.batcher.answer(["c"])
+        await service.batcher.stop()
+        return again, service.batcher.counts
+
+    again, counts = asyncio.run(main())
+    assert [query for (query,) in counting.batches] == ["a", "b", "c"]
+    assert counts["dropped"] == 1 and len(again) == 1
+
+
+def test_a_connection_that_sends_no_whole_request_is_closed(world, encoder):
+    from glimmer.retrieval.service import bind, serve
+
+    async def main():
+        settings = service_settings({"idle_timeout_s": 0.2, "drain_timeout_s": 0})
+        service = SearchService(open_index(world.index, world.corpus), encoder, settings)
+        bound, stop, ready = bind("127.0.0.1", 0), asyncio.Event(), asyncio.Event()
+        serving = asyncio.ensure_future(serve(service, bound, ready=ready.set, stop=stop))
+        await ready.wait()
+        ends = []
+        for begin in (b"", b"POST /retr", b"POST /retrieve HTTP/1.1\r\nHost: x\r\nX-A"):
+            reader, writer = await asyncio.open_connection(*bound.getsockname())
+            writer.write(begin)
+            ends.append(await asyncio.wait_for(reader.read(), 30))
+            writer.close()
+        stop.set()
+        await serving
+        return ends
+
+    assert asyncio.run(main()) == [b"", b"", b""]
 
 
 def test_answers_do_not_depend_on_company(ask, world):
