@@ -281,7 +281,7 @@ def plan_batches(
             size = max(1, min(size, max_tokens // max(1, int(lengths[rows[0]]))))
         for first in range(0, len(rows), size):
             batch = rows[first : first + size]
-            (aside if pad and len(batch) < batch_size / 4 else kept).append(batch)
+            (aside if pad and len(batch) < size / 4 else kept).append(batch)
     rest = np.concatenate(aside) if aside else by_length[:0]
     kept += [rest[first : first + batch_size] for first in range(0, len(rest), batch_size)]
     batches: list[Batch] = []
