@@ -67,6 +67,10 @@ SAMPLER_MODULES = ["glimmer.heldout.vllm_server"] if VLLM else []
 # The gate's second module runs on the GPU, in a process of its own too.
 BITWISE_MODULES = ["glimmer.parity.bitwise", "glimmer.parity.bitwise_gpu"]
 GATES = ["recall", "renderer_parity", "logprob_parity", "model_parity"]
+GATES += ["bitwise_parity"] if TITAN else []
+# The rules that start the GPU stack: in its own environment, unless titan.python names one.
+OWN_STACK = (TITAN or VLLM) and config["titan"]["python"] is None
+ENGINE_ENV = f"../envs/{'train' if OWN_STACK else 'workflow'}.yaml"
 # A bundled embedding model is a package, whose version counts.
 MODEL_PACKAGE = [m.removeprefix("bundled:") for m in [config["embedding"]["model"]]]
 GPUS = {
@@ -137,8 +141,9 @@ def index_mem_mb(wildcards, input, attempt):
     return attempt * int(1500 + 1.2 * (1 + links) * input.size_mb)
 
 
-def place(gpu=0):
-    """Where on a cluster a job may run: partition, account and GPUs by section `cluster`."""
+def place(gpu=0, alone=True):
+    """Where a job may run: partition, account and GPUs by section `cluster`; on this host, one at a
+    time of those that expect a GPU to themselves (profiles/default)."""
     chosen = config["cluster"]
     kind = "gpu_partition" if gpu else "partition"
     wanted = {
@@ -146,6 +151,8 @@ def place(gpu=0):
         "slurm_account": chosen["account"],
         "gpu_model": chosen["gpu_model"] if gpu else None,
     }
+    if gpu and alone:
+        wanted["gpu_alone"] = 1
     return {"gpu": gpu, **{k: v for k, v in wanted.items() if v is not None}}
 
 

@@ -133,7 +133,7 @@ if TITAN:
             f"{R}/benchmarks/gate_bitwise.tsv"
         retries: 0
         conda:
-            "../envs/workflow.yaml"
+            ENGINE_ENV
         threads: THREADS
         resources:
             **place(gpu=1),

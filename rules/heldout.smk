@@ -44,7 +44,7 @@ rule leakage:
         "../envs/workflow.yaml"
     threads: 1
     resources:
-        **place(GPUS["embed"]),
+        **place(gpu=GPUS["embed"]),
         mem_mb=more(4000),
         runtime=more(120),
     params:
@@ -75,7 +75,7 @@ rule evaluate:
     wildcard_constraints:
         when="before|after",
     conda:
-        "../envs/workflow.yaml"
+        ENGINE_ENV
     threads: THREADS
     resources:
         **place(gpu=GPUS["evaluate"]),

@@ -15,7 +15,7 @@ rule embed:
         "../envs/workflow.yaml"
     threads: config["embedding"]["threads"]
     resources:
-        **place(gpu=GPUS["embed"]),
+        **place(gpu=GPUS["embed"], alone=False),
         mem_mb=more(3000 + 300 * config["embedding"]["threads"]),
         runtime=more(720),
     params:

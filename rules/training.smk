@@ -17,7 +17,7 @@ rule grpo:
     benchmark:
         f"{R}/benchmarks/grpo.tsv"
     conda:
-        "../envs/workflow.yaml"
+        ENGINE_ENV
     threads: THREADS
     resources:
         **place(gpu=GPUS["grpo"]),

@@ -45,7 +45,7 @@ from glimmer.training.titan.controller import SearchController  # noqa: E402
 from glimmer.training.titan.recipe import controller_config, model_spec  # noqa: E402
 
 logger = get_logger("glimmer.parity.bitwise_gpu")
-# The wider model's final norm. At the initial 0 every logit is 0; at 4 the logits spread by about
+# The final norm of random weights. At the initial 0 every logit is 0; at 4 the logits spread by about
 # 4, and the entropy is a fraction of ln(vocabulary).
 _NORM = 4.0
 _ALONE = 6  # prompts that are decoded again, one at a time
@@ -233,11 +233,11 @@ def pack(sequences: list[list[int]], length: int) -> list[list[list[int]]]:
 
 def measure(request: dict[str, Any]) -> dict[str, Any]:
     """All comparisons of one model in one mode."""
-    job, wide = Job(**request["job"]), request["wide"]
+    job, shape = Job(**request["job"]), request["shape"]
     config = controller_config(job, config_class=SearchController.Config)
     text = read_text_config(Path(job.checkpoint))
-    if wide:
-        text = text | wide
+    if shape:
+        text = text | shape
         config.model_spec = model_spec(
             text, attention=job.titan["attention"], context=job.titan["context"]
         )
@@ -246,7 +246,7 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
         }
     prompts, context = request["prompts"], job.titan["context"]
     max_tokens = job.search["max_new_tokens"]
-    trainer = Trainer(config, from_checkpoint=not wide)
+    trainer = Trainer(config, from_checkpoint=not shape)
     generator = Generator(config, sequences=len(prompts))
     generator.take_weights(trainer)
 
