@@ -45,8 +45,8 @@ from glimmer.training.titan.controller import SearchController  # noqa: E402
 from glimmer.training.titan.recipe import controller_config, model_spec  # noqa: E402
 
 logger = get_logger("glimmer.parity.bitwise_gpu")
-# The final norm of random weights. At the initial 0 every logit is 0; at 4 the logits spread by about
-# 4, and the entropy is a fraction of ln(vocabulary).
+# The final norm of random weights. At the initial 0 every logit is 0; at 4 the logits spread by
+# about 4, and the entropy is a fraction of ln(vocabulary).
 _NORM = 4.0
 _ALONE = 6  # prompts that are decoded again, one at a time
 

@@ -1,0 +1,284 @@
+"""Generator and trainer on one GPU, at 8 layers of the 30B's shape with random weights.
+
+    python benchmarks/gpu_slice.py        by the GPU stack's Python, on one GPU of 120 GB; 6 minutes
+
+Each case in a process of its own, all in one run:
+    vllm, graphs      vLLM's own Muse Glimmer with its default CUDA graphs and compilation
+    vllm, eager       the same without
+    titan, eager      the recipe's generator: torchtitan's model in vLLM, as the paper run has it
+    titan, graphs     with CUDA graphs (`titan.cudagraph: FULL`)
+    titan, invariant  eager in batch-invariant mode
+    trainer           forward, backward, step on packed rows of 4,096 tokens, full checkpointing
+
+Generators: 128 requests of 512 random tokens, 128 new tokens each, greedy, none ends early; the
+best of three passes after one warm-up. Sampled tokens a second; ratio to vLLM's own with graphs.
+Trainer: tokens a second, and model FLOP/s (6 a weight outside the embedding and token, 12 a layer,
+head width and attended position) as a share of the H100's and H200's 989e12 in bfloat16; peak
+memory in GB (10^9 bytes) at the first and the second step, beside preflight's arithmetic.
+
+Prints a line a case to stderr and one JSON object to stdout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+LAYERS, REQUESTS, PROMPT, NEW, PASSES = 8, 128, 512, 128, 3
+CONTEXT, ROWS, STEPS = 4096, 1, 5
+PEAK = 989e12
+GENERATORS = {
+    "vllm, graphs": {"own": True, "cudagraph": "FULL"},
+    "vllm, eager": {"own": True, "cudagraph": "off"},
+    "titan, eager": {"own": False, "cudagraph": "off"},
+    "titan, graphs": {"own": False, "cudagraph": "FULL"},
+    "titan, invariant": {"own": False, "cudagraph": "off", "batch_invariant": True},
+}
+
+
+def folder(out: Path) -> Path:
+    """A checkpoint folder of the slice's shape without weights; the tiny model's tokenizer."""
+    config = json.loads((ROOT / "glimmer/preflight/muse_glimmer_30b.json").read_text())
+    text = config["text_config"]
+    text["num_hidden_layers"] = LAYERS
+    for key in ("layer_types", "layer_rope_theta"):
+        if key in text:
+            text[key] = text[key][-LAYERS:]
+    out.mkdir(parents=True)
+    (out / "config.json").write_text(json.dumps(config))
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        (out / name).write_bytes((ROOT / "resources/tiny_glimmer" / name).read_bytes())
+    return out
+
+
+def recipe(checkpoint: Path, work: Path, **titan):
+    """The recipe's config for the slice, on one GPU."""
+    from glimmer.config import load
+    from glimmer.training.job import Job
+    from glimmer.training.titan.controller import SearchController
+    from glimmer.training.titan.recipe import controller_config
+
+    config = load(ROOT / "config/config.yaml", ROOT / "config/h100x8.yaml")
+    one = {"trainer_fsdp": 1, "trainer_tp": 1, "generator_tp": 1, "generator_memory_fraction": 0.6}
+    job = Job(
+        checkpoint=str(checkpoint),
+        work=str(work),
+        tensorboard=str(work),
+        train_questions="",
+        heldout_questions="",
+        search_url="http://127.0.0.1/retrieve",
+        training=config["training"],
+        search=config["search"],
+        renderer=config["renderer"],
+        titan=config["titan"] | one | {"context": CONTEXT, "rows_per_batch": ROWS} | titan,
+    )
+    return controller_config(job, config_class=SearchController.Config)
+
+
+def prompts(vocab: int) -> list[list[int]]:
+    import random
+
+    draw = random.Random(0)
+    return [[draw.randrange(vocab) for _ in range(PROMPT)] for _ in range(REQUESTS)]
+
+
+def generator(case: str, checkpoint: Path, work: Path) -> dict:
+    """Tokens a second of one generator."""
+    how = GENERATORS[case]
+    vocab = json.loads((checkpoint / "config.json").read_text())["text_config"]["vocab_size"]
+    start = time.perf_counter()
+    if how["own"]:
+        engine = own_engine(checkpoint, eager=how["cudagraph"] == "off")
+    else:
+        from glimmer.parity.bitwise_gpu import Generator, alone_on_this_gpu
+
+        alone_on_this_gpu()
+        titan = {k: v for k, v in how.items() if k != "own"}
+        config = recipe(checkpoint, work, **titan)
+        engine = Generator(config, sequences=REQUESTS).engine
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    setup = time.perf_counter() - start
+    params = SamplingParams(
+        temperature=0.0,
+        max_tokens=NEW,
+        ignore_eos=True,
+        logprobs=1,
+        detokenize=False,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+    )
+    seconds = []
+    for turn in range(PASSES + 1):
+        asked = prompts(vocab - turn)  # other tokens: nothing comes from the prefix cache
+        begin = time.perf_counter()
+        for place, ids in enumerate(asked):
+            engine.add_request(f"{turn}-{place}", {"prompt_token_ids": ids}, params)
+        tokens = 0
+        while engine.has_unfinished_requests():
+            tokens += sum(len(o.outputs[0].token_ids) for o in engine.step() if o.finished)
+        seconds.append(time.perf_counter() - begin)
+        assert tokens == REQUESTS * NEW, tokens
+    return {
+        "tokens_per_second": REQUESTS * NEW / min(seconds[1:]),
+        "seconds": [round(s, 3) for s in seconds],
+        "setup_seconds": round(setup, 1),
+    }
+
+
+def own_engine(checkpoint: Path, *, eager: bool):
+    """vLLM's own class with random weights."""
+    from vllm import EngineArgs, LLMEngine
+
+    return LLMEngine.from_engine_args(
+        EngineArgs(
+            model=str(checkpoint),
+            load_format="dummy",
+            dtype="bfloat16",
+            max_model_len=CONTEXT,
+            max_num_seqs=REQUESTS,
+            gpu_memory_utilization=0.6,
+            enforce_eager=eager,
+            language_model_only=True,
+            disable_log_stats=True,
+        )
+    )
+
+
+def trainer(checkpoint: Path, work: Path) -> dict:
+    """Seconds, model FLOP/s and memory of the trainer's steps."""
+    from glimmer.parity.bitwise_gpu import Trainer, alone_on_this_gpu
+
+    alone_on_this_gpu()
+    import torch
+
+    config = recipe(checkpoint, work)
+    built = Trainer(config, from_checkpoint=False)
+    model, device = built.model.train(), built.device
+    with torch.no_grad():
+        model.norm.weight.fill_(1.0)
+    loss_fn = config.trainer.loss.build()
+    loss_fn.set_lm_head(model.lm_head)
+    model._skip_lm_head = True
+    optimizer = config.trainer.optimizer.build(model_parts=[model])
+    vocab = model.lm_head.weight.shape[0]
+    draw = torch.Generator().manual_seed(0)
+    shape = (ROWS, CONTEXT)
+    ids = torch.randint(0, vocab, shape, generator=draw).to(device)
+    positions = torch.arange(CONTEXT, device=device).expand(shape).contiguous()
+    extra = {
+        "generator_logprobs": torch.full(shape, -12.0, device=device),
+        "advantages": torch.randn(shape, generator=draw).to(device),
+        "loss_mask": torch.ones(shape, dtype=torch.bool, device=device),
+    }
+    seconds, peaks = [], []
+    for _ in range(STEPS):
+        torch.cuda.reset_peak_memory_stats()
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        masks = model.get_attention_masks(positions)
+        with built.context():
+            hidden = model(ids, attention_masks=masks, positions=positions)
+            loss, _ = loss_fn(hidden, ids.roll(-1, 1), ROWS * CONTEXT, **extra)
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - begin)
+        peaks.append(torch.cuda.max_memory_allocated() / 1e9)
+    text = json.loads((checkpoint / "config.json").read_text())["text_config"]
+    weights = sum(p.numel() for p in model.parameters()) - vocab * text["hidden_size"]
+    attended = attended_positions(text)
+    width = text["num_attention_heads"] * text["head_dim"]
+    operations = ROWS * CONTEXT * 6 * weights + 12 * width * attended * ROWS
+    best = min(seconds[2:])
+    return {
+        "tokens_per_second": ROWS * CONTEXT / best,
+        "seconds": [round(s, 3) for s in seconds],
+        "model_flop_per_second": operations / best,
+        "mfu": operations / best / PEAK,
+        "peak_gb": {"step 1": round(peaks[0], 1), "step 2": round(peaks[1], 1)},
+        "predicted_gb": predicted(checkpoint),
+    }
+
+
+def attended_positions(text: dict) -> int:
+    """Pairs of a query and a position before it, over all layers of one row."""
+    window = text.get("sliding_window") or CONTEXT
+    full = CONTEXT * (CONTEXT + 1) // 2
+    short = min(window, CONTEXT)
+    inside = short * (short + 1) // 2 + (CONTEXT - short) * short
+    return sum(inside if kind == "sliding_attention" else full for kind in text["layer_types"])
+
+
+def predicted(checkpoint: Path) -> dict[str, float]:
+    """Preflight's arithmetic for what torch allocates on this trainer, in GB."""
+    from glimmer.config import load
+    from glimmer.preflight.memory import trainer
+    from glimmer.preflight.shapes import Shape
+
+    config = load(ROOT / "config/config.yaml", ROOT / "config/h100x8.yaml")
+    one = {"trainer_fsdp": 1, "trainer_tp": 1, "generator_tp": 1}
+    titan = config["titan"] | one | {"context": CONTEXT, "rows_per_batch": ROWS}
+    shape = Shape.of(json.loads((checkpoint / "config.json").read_text()))
+    outside = ("CUDA context", "allocator's slack")  # not among allocated bytes
+    return {
+        f"step {step}": round(
+            sum(
+                size
+                for name, size in trainer(shape, titan, step=step).items.items()
+                if name not in outside
+            )
+            / 1e9,
+            1,
+        )
+        for step in (1, 2)
+    }
+
+
+def measure(case: str, work: Path) -> dict:
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    from glimmer.training.titan import compat
+
+    compat.apply()
+    checkpoint = folder(work / "slice")
+    return trainer(checkpoint, work) if case == "trainer" else generator(case, checkpoint, work)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--case", help="one case, in this process")
+    parser.add_argument("--only", help="cases with this word in their name")
+    options = parser.parse_args()
+    if options.case:
+        with tempfile.TemporaryDirectory() as work:
+            found = measure(options.case, Path(work))
+        print("RESULT " + json.dumps(found), flush=True)
+        os._exit(0)  # vLLM's own teardown waits for process groups that are gone
+    results = {}
+    for case in [*GENERATORS, "trainer"]:
+        if options.only and options.only not in case:
+            continue
+        done = subprocess.run(
+            [sys.executable, __file__, "--case", case], capture_output=True, text=True
+        )
+        lines = [x for x in done.stdout.splitlines() if x.startswith("RESULT ")]
+        results[case] = json.loads(lines[0][7:]) if lines else {"failed": done.stderr[-1500:]}
+        reference = results.get("vllm, graphs", {}).get("tokens_per_second")
+        if reference and case != "trainer" and "tokens_per_second" in results[case]:
+            results[case]["of_vllm"] = results[case]["tokens_per_second"] / reference
+        print(f"{case}: {json.dumps(results[case])}", file=sys.stderr, flush=True)
+    print(json.dumps(results, indent=1))
+
+
+if __name__ == "__main__":
+    main()
