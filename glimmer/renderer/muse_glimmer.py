@@ -47,6 +47,7 @@ from glimmer.renderer.text import (
     check_tools,
     content_text,
     default_system_text,
+    is_mapping,
     refuse_media,
     system_tail,
     system_text,
@@ -111,7 +112,7 @@ class MuseGlimmerRenderer:
         if not messages:
             raise ValueError("messages: found none, expected at least one")
         for index, message in enumerate(messages):
-            if not isinstance(message, Mapping):
+            if not is_mapping(message):
                 found = type(message).__name__
                 raise ValueError(f"messages[{index}]: found {found}, expected a mapping")
         if self.config.media == "refused":

@@ -50,6 +50,11 @@ that can span
 _EFFORT = ("Reasoning effort", "Reasoning Effort", "reasoning effort", "REASONING EFFORT")
 
 
+def is_mapping(value: Any) -> bool:
+    """isinstance(value, Mapping), several times as fast for what it is nearly always."""
+    return type(value) is dict or isinstance(value, Mapping)
+
+
 def as_text(value: Any, field: str) -> str:
     """A value that must be text, as the template only joins texts.
 
@@ -217,12 +222,17 @@ def call_function(call: Any, index: int, position: int) -> tuple[str, Any]:
     Raises:
         ValueError: it is neither, or has no name. (A parsed call may lack one: its own is empty.)
     """
-    field = f"messages[{index}].tool_calls[{position}]"
-    function = function_of(call) if isinstance(call, Mapping) else call
-    if isinstance(function, Mapping):
-        return as_text(function.get("name"), f"{field}.function.name"), function.get("arguments")
+    function = function_of(call) if is_mapping(call) else call
+    if is_mapping(function):
+        name = function.get("name")
+        if not isinstance(name, str):
+            as_text(name, f"messages[{index}].tool_calls[{position}].function.name")
+        return name, function.get("arguments")
     if function is not call or not (hasattr(call, "name") and hasattr(call, "arguments")):
-        raise ValueError(f"{field}: found {type(function).__name__}, expected a call")
+        raise ValueError(
+            f"messages[{index}].tool_calls[{position}]: found {type(function).__name__}, expected "
+            "a call"
+        )
     return call.name or "", call.arguments
 
 
@@ -233,19 +243,23 @@ def call_text(call: Any, index: int, position: int) -> str:
         ValueError: the arguments are not a mapping.
     """
     name, arguments = call_function(call, index, position)
-    if not isinstance(arguments, Mapping):
+    if not is_mapping(arguments):
         raise ValueError(
             f"messages[{index}].tool_calls[{position}].function.arguments: found "
             f"{type(arguments).__name__}, expected a mapping (decode JSON text first)"
         )
     out = f'<atem:function_calls>\n<atem:invoke name="{name}">\n'
     for key, value in arguments.items():
-        field = f"messages[{index}].tool_calls[{position}].function.arguments"
         try:
             text = value_text(value)
         except (TypeError, ValueError) as error:
-            raise ValueError(f"{field}[{key!r}]: no JSON ({error})") from error
-        key = as_text(key, f"{field}, key {key!r}")
+            raise ValueError(
+                f"messages[{index}].tool_calls[{position}].function.arguments[{key!r}]: no JSON "
+                f"({error})"
+            ) from error
+        if not isinstance(key, str):
+            field = f"messages[{index}].tool_calls[{position}].function.arguments, key {key!r}"
+            as_text(key, field)
         out += f'<atem:parameter name="{key}">{text}</atem:parameter>\n'
     return f"{out}</atem:invoke>\n</atem:function_calls>"
 
