@@ -108,6 +108,7 @@ def speed(checkpoint: Path) -> int:
     usual = best(lambda: renderer.render_ids(messages, **arguments), 50, keep_system)
     kept = best(lambda: renderer.render_ids(messages, **arguments), 50)
     by_template = best(lambda: template(False), 50), best(lambda: template(True), 50)
+    text = min(text, best(lambda: renderer.render_text(messages, **arguments), 50))
 
     prompt = renderer.render_ids(messages[:1], **arguments)
     completion = renderer.render_ids(messages[:2], tools=TOOLS)[len(prompt) :]

@@ -24,7 +24,8 @@ TESTS = ["tests/renderer", "--ignore=tests/renderer/test_spawn.py"]
 FAULTS = [
     ("text", 'out += "<|patch|>"', 'out += "<|video|>"'),
     ("text", "json.dumps(value, ensure_ascii=False)", "json.dumps(value)"),
-    ("text", 'found = call_function(call)[0]', 'return call_function(call)[0]'),
+    ("text", 'found = call_function(call, index, position)[0]',
+     'return call_function(call, index, position)[0]'),
     ("text", 'return "true" if value else "false"', "return str(value)"),
     ("text", 'end = "<|eot|>" if last and not goes_on else "<|eom|>"',
      'end = "<|eot|>" if last else "<|eom|>"'),

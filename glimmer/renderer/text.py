@@ -236,8 +236,8 @@ def call_function(call: Any, index: int, position: int) -> tuple[str, Any]:
     return call.name or "", call.arguments
 
 
-def call_text(call: Any, index: int, position: int) -> str:
-    """One call as an ATEM block.
+def call_text(call: Any, index: int, position: int) -> tuple[str, str]:
+    """(name, ATEM block) of one call.
 
     Raises:
         ValueError: the arguments are not a mapping.
@@ -261,7 +261,7 @@ def call_text(call: Any, index: int, position: int) -> str:
             field = f"messages[{index}].tool_calls[{position}].function.arguments, key {key!r}"
             as_text(key, field)
         out += f'<atem:parameter name="{key}">{text}</atem:parameter>\n'
-    return f"{out}</atem:invoke>\n</atem:function_calls>"
+    return name, f"{out}</atem:invoke>\n</atem:function_calls>"
 
 
 def value_text(value: Any) -> str:
@@ -290,8 +290,8 @@ def assistant_blocks(message: Message, index: int, goes_on: bool) -> list[tuple[
     for position, call in enumerate(calls):
         last = position + 1 == len(calls)
         end = "<|eot|>" if last and not goes_on else "<|eom|>"
-        name, _ = call_function(call, index, position)
-        blocks.append((name, call_text(call, index, position), end))
+        name, text = call_text(call, index, position)
+        blocks.append((name, text, end))
     if not calls:
         recipient = as_text(message.get("recipient") or "user", f"messages[{index}].recipient")
         end_turn = message.get("end_turn")
