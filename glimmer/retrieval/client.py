@@ -169,7 +169,7 @@ class SearchClient:
                 told = error.retry_after_s if isinstance(error, SearchHTTPError) else None
             self.counts["retried"] += 1
             # With jitter: clients that failed together do not come back together.
-            wait = self.backoff_s * 2 ** (len(failed) - 1) if told is None else 2 * told
+            wait = self.backoff_s * 2 ** (len(failed) - 1) if told is None else 2 * max(told, 0.1)
             await asyncio.sleep(wait * (0.5 + self._random.random() / 2))
 
     async def _attempt(self, query: str) -> list[FoundPassage]:

@@ -55,7 +55,7 @@ def answering(body, status=200):
         {"result": [[PASSAGE | {"score": 0.5}]]},
     ],
 )
-def test_both_forms_of_a_passage(body):
+def test_fault_3_both_forms_of_a_passage(body):
     (found,), client = search(answering(body))
     assert (found.id, found.title, found.text) == ("5", "Osvik", "A river.\nIt is long.")
     assert found.score == 0.5 and found.as_dict()["title"] == "Osvik"
@@ -108,7 +108,7 @@ def test_query_arrives_as_it_is(query):
         "[" * 100_000,
     ],
 )
-def test_answers_that_are_none(body):
+def test_fault_2_answers_that_are_none(body):
     error, client = search(answering(body))
     assert isinstance(error, SearchProtocolError)
     assert error.query == "a river" and error.url in str(error)
@@ -116,7 +116,7 @@ def test_answers_that_are_none(body):
     assert client.latencies == []
 
 
-def test_server_error_is_tried_again_then_raised():
+def test_fault_2_server_error_is_tried_again_then_raised():
     error, client = search(answering({"error": "x"}, status=500), max_retries=2)
     assert isinstance(error, SearchHTTPError) and error.status == 500 and error.attempts == 3
     assert client.counts["requests"] == 3 and client.counts["retried"] == 2
@@ -141,7 +141,81 @@ def test_recovers_within_its_retries():
     assert client.counts["failed"] == 0 and client.counts["retried"] == 2
 
 
-def test_silence_times_out():
+@pytest.mark.parametrize("status", [503, 429])
+def test_retry_after_is_heeded(status):
+    """The client stays away as long as it is told to; its own pause would be a millisecond."""
+    times = []
+
+    async def handler(_):
+        times.append(asyncio.get_running_loop().time())
+        if len(times) == 1:
+            return web.Response(status=status, headers={"Retry-After": "1"})
+        return web.json_response({"result": [[PASSAGE]]})
+
+    found, client = search(handler, max_retries=1)
+    assert found[0].id == "5" and client.counts["retried"] == 1
+    assert times[1] - times[0] >= 1.0
+
+
+@pytest.mark.parametrize("told", ["soon", "-5", "1e9", "Wed, 21 Oct 2026 07:28:00 GMT", "9" * 99])
+def test_a_retry_after_that_says_nothing_is_passed_over(told):
+    statuses = iter([503, 200])
+
+    async def handler(_):
+        body = {"result": [[PASSAGE]]}
+        return web.json_response(body, status=next(statuses), headers={"Retry-After": told})
+
+    assert search(handler, max_retries=1)[0][0].id == "5"
+
+
+def test_told_to_come_back_too_late():
+    """The time allowed ends the wait; the message has what the service said."""
+
+    async def handler(_):
+        return web.Response(status=503, text="queue full", headers={"Retry-After": "600"})
+
+    error, client = search(handler, timeout_s=0.2)
+    assert isinstance(error, SearchTimeout) and error.attempts == 2
+    assert "answered 503" in str(error) and "queue full" in str(error)
+    assert client.counts["requests"] == 1 and client.counts["failed"] == 1
+
+
+def test_connections_are_used_again():
+    async def main():
+        peers = set()
+
+        async def handler(request):
+            peers.add(request.transport.get_extra_info("peername"))
+            return web.json_response({"result": [[PASSAGE]]})
+
+        app = web.Application()
+        app.router.add_post("/retrieve", handler)
+        async with TestServer(app) as server:
+            url = str(server.make_url("/retrieve"))
+            async with SearchClient(url, topk=1, max_connections=4) as client:
+                for _ in range(10):
+                    await client.search("one after the other")
+                assert len(peers) == 1
+                await asyncio.gather(*(client.search(f"q{i}") for i in range(40)))
+        return peers
+
+    assert len(asyncio.run(main())) <= 4
+
+
+def test_pauses_between_retries_double_and_differ(monkeypatch):
+    pauses = []
+
+    async def pause(seconds, real=asyncio.sleep):
+        pauses.append(seconds)
+        await real(0)
+
+    monkeypatch.setattr("glimmer.retrieval.client.asyncio.sleep", pause)
+    search(answering("", status=500), max_retries=6)
+    shares = [p / (0.001 * 2**n) for n, p in enumerate(p for p in pauses if p > 0)]
+    assert len(set(shares)) == 6 and all(0.5 <= share <= 1 for share in shares)
+
+
+def test_fault_2_silence_times_out():
     async def handler(_):
         await asyncio.Event().wait()
 
@@ -156,8 +230,7 @@ def test_time_allowed_includes_retries():
     assert client.counts["retried"] >= 1 and client.counts["failed"] == 1
 
 
-def test_one_slow_search_does_not_hold_the_others():
-    """Known fault 9."""
+def test_fault_9_one_slow_search_does_not_hold_the_others():
 
     async def main():
         never = asyncio.Event()
@@ -208,7 +281,7 @@ def test_too_many_failures_stop_a_run():
     asyncio.run(main())
 
 
-def test_nobody_listens():
+def test_fault_2_nobody_listens():
     async def main():
         url = f"http://127.0.0.1:{unused_port()}/retrieve"
         async with SearchClient(url, topk=1, backoff_s=0.001) as client:

@@ -137,7 +137,7 @@ def test_refusals_before_anything_is_started(world, other_rows, tmp_path):
             pass
 
 
-def test_service_says_why_it_does_not_start(small, tmp_path):
+def test_fault_7_a_truncated_index_is_refused(small, tmp_path):
     index = small.index / "index.faiss"
     index.write_bytes(index.read_bytes()[:-1])
     with pytest.raises(ServiceError, match="truncated or of another build"):

@@ -47,7 +47,7 @@ async def post(client, body, **more):
 
 @pytest.mark.parametrize("return_scores", [True, False])
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_one_list_a_query(ask, world, encoder, count, return_scores):
+def test_fault_1_one_list_a_query(ask, world, encoder, count, return_scores):
     queries = world.titles[10 : 10 + count]
 
     async def use(client, _):
@@ -114,6 +114,16 @@ def test_bad_requests_are_refused_by_name_and_do_no_harm(ask, world):
         assert says in answer["error"]["message"]
         assert status != 422 or answer["error"]["field"]
     assert good == (200, {"result": [[world.rows[3]]]})
+
+
+def test_fault_3_query_for_queries_is_refused_by_name(ask):
+    async def use(client, _):
+        bodies = {"query": "a"}, {"query": ["a"], "topk": 1}, {"queries": ["a"], "query": None}
+        return [await post(client, body) for body in bodies]
+
+    for status, answer in ask(use):
+        assert status == 422 and answer["error"]["field"] == "query"
+        assert "found 'query'; expected 'queries', a list" in answer["error"]["message"]
 
 
 def test_every_error_type_has_its_own_place():
@@ -508,16 +518,19 @@ def open_with(world, **settings):
     return open_service(world.index, world.corpus, service_settings(settings))
 
 
-def test_settings_that_cannot_be_served(world, small):
+def test_fault_4_ef_search_below_k_is_refused(world):
     with pytest.raises(ConfigError, match=r"ef_search: found 2, below retrieval\.default_topk = 3"):
         open_with(world, ef_search=2)
+
+
+def test_settings_that_cannot_be_served(world):
     with pytest.raises(ConfigError, match=r"retrieval\.default_topk: found 301, .* 300 passages"):
         open_with(world, default_topk=301, ef_search=400)
     with pytest.raises(ConfigError, match="bundled:absent"):
         open_with(world, model="bundled:absent")
 
 
-def test_model_of_other_vectors_is_refused(world, tmp_path, small):
+def test_fault_5_vectors_with_another_prefix_are_refused(world, tmp_path, small):
     from glimmer.files import read_json, write_json
 
     from .conftest import MODEL

