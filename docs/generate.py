@@ -88,7 +88,7 @@ def staleness() -> str:
     names = {
         "from_training": "training and what follows",
         "after_gates": "training, both evaluations and what follows",
-        "after_index": "recall gate, training, both evaluations and what follows",
+        "after_index": "recall gate, `ceiling`, training, both evaluations and what follows",
         "after_training": "evaluation after training and what follows",
         "everything": "everything",
     }

@@ -10,6 +10,7 @@ rule gate_recall:
         questions=rules.questions.output.train,
     output:
         verdict=f"{R}/gates/recall.json",
+        search=f"{R}/retrieval/search.json",
     log:
         f"{R}/logs/gate_recall.log",
     benchmark:

@@ -58,11 +58,44 @@ rule leakage:
         "../workflow_scripts/leakage.py"
 
 
+rule ceiling:
+    input:
+        **CORPUS_INPUT,
+        index=rules.index.output,
+        search=rules.gate_recall.output.search,
+        train=rules.questions.output.train,
+        heldout=rules.heldout_questions.output.chosen,
+    output:
+        ceiling=f"{R}/heldout/ceiling.json",
+    log:
+        f"{R}/logs/ceiling.log",
+    benchmark:
+        f"{R}/benchmarks/ceiling.tsv"
+    conda:
+        "../envs/workflow.yaml"
+    threads: THREADS
+    resources:
+        **place(),
+        mem_mb=more(4000),
+        runtime=more(60),
+    params:
+        settings=settings("ceiling"),
+        topk=config["search"]["topk"],
+        ef_search=config["retrieval"].get("ef_search"),
+        code=code("ceiling.py", "glimmer.heldout.ceiling"),
+        packages=packages("ceiling.py", "glimmer.heldout.ceiling", also=MODEL_PACKAGE),
+    message:
+        "Retrieval ceiling: answers in the first k passages"
+    script:
+        "../workflow_scripts/ceiling.py"
+
+
 rule evaluate:
     input:
         **CORPUS_INPUT,
         checkpoint=lambda wildcards: CHECKPOINTS[wildcards.when],
         index=rules.index.output,
+        search=rules.gate_recall.output.search,
         questions=rules.heldout_questions.output.chosen,
         gates=expand(f"{R}/gates/{{gate}}.json", gate=GATES),
     output:
@@ -102,6 +135,7 @@ rule compare:
             f"{R}/heldout/after.repeats.jsonl",
         ],
         leakage=rules.leakage.output.leakage,
+        ceiling=rules.ceiling.output.ceiling,
     output:
         paired=f"{R}/heldout/paired.json",
     log:

@@ -6,6 +6,7 @@ rule grpo:
         **CORPUS_INPUT,
         checkpoint=rules.checkpoint.output,
         index=rules.index.output,
+        search=rules.gate_recall.output.search,
         train_questions=rules.questions.output.train,
         heldout_questions=rules.questions.output.heldout,
         gates=expand(f"{R}/gates/{{gate}}.json", gate=GATES),

@@ -1,4 +1,4 @@
-"""Rule compare: records, repeated passes and leakage -> paired.json."""
+"""Rule compare: records, repeated passes, leakage and ceiling -> paired.json."""
 
 from pathlib import Path
 
@@ -16,5 +16,6 @@ paired = compare(
     resamples=snakemake.params.resamples,
     repeats=tuple(map(Path, snakemake.input.repeats)),
     leakage=Path(snakemake.input.leakage),
+    ceiling=Path(snakemake.input.ceiling),
 )
 write_json(snakemake.output.paired, paired)

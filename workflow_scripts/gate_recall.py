@@ -1,4 +1,4 @@
-"""Rule gate_recall: HNSW against exact search over training questions -> verdict."""
+"""Rule gate_recall: HNSW against exact search over training questions -> verdict, efSearch."""
 
 from pathlib import Path
 
@@ -8,19 +8,21 @@ setup(snakemake.log[0])
 
 from glimmer.assets import read_questions
 from glimmer.cache import cached
+from glimmer.files import read_json
 from glimmer.retrieval import measure_recall
+from glimmer.retrieval.recall import hand_over, sampled
 from glimmer.verdict import settle
 
 chosen = snakemake.params.settings["recall"]
 
 
 def measured():
-    questions = read_questions(Path(snakemake.input.questions))
+    questions = [q.question for q in read_questions(Path(snakemake.input.questions))]
     return measure_recall(
         Path(snakemake.input.index[0]).parent,
         Path(snakemake.input.corpus),
         [Path(path) for path in snakemake.input.vectors],
-        queries=[question.question for question in questions[: chosen["queries"]]],
+        queries=sampled(questions, chosen["queries"]),
         k=chosen["k"],
         min_recall=chosen["min_recall"],
         threads=snakemake.threads,
@@ -43,3 +45,5 @@ cached(
     names=lambda: [out.name],
     record=out.name,
 )
+# After the cache, which knows one folder: all of it follows from the verdict.
+hand_over(read_json(out), Path(snakemake.input.index[0]).parent, choose=chosen["choose"])

@@ -62,6 +62,15 @@ def _retrieval(config: Mapping[str, Any]) -> Iterator[str]:
     index = ("index.ef_search", config["index"]["ef_search"])
     served = ("retrieval.ef_search", config["retrieval"].get("ef_search"))
     # HNSW returns at most efSearch passages; the service may be told another one than the index's.
+    if (
+        config["recall"]["choose"] == "smallest"
+        and config["recall"]["k"] < config["search"]["topk"]
+    ):
+        yield (
+            f"recall.k: found {config['recall']['k']} with recall.choose smallest, expected at "
+            f"least search.topk, which is {config['search']['topk']}: the gate would choose an "
+            f"efSearch for fewer passages than a search returns. Raise recall.k to it."
+        )
     for key, value, (ef_key, ef_search) in (
         ("recall.k", config["recall"]["k"], index),
         ("search.topk", config["search"]["topk"], served if served[1] else index),

@@ -19,6 +19,7 @@ from glimmer.files import read_json, sha256_json
 from glimmer.heldout.groups import by_outcome, grouped, transitions
 from glimmer.heldout.noise import noise_floor, pass_noise, read_repeats
 from glimmer.heldout.passages import retrieval
+from glimmer.heldout.reached import reached
 from glimmer.heldout.records import read_records
 from glimmer.heldout.samples import pass_rates
 from glimmer.heldout.statistics import (
@@ -42,6 +43,7 @@ def compare(
     resamples: int,
     repeats: tuple[Path, Path] | None = None,
     leakage: Path | None = None,
+    ceiling: Path | None = None,
 ) -> dict[str, Any]:
     """The verdict `paired.json` of two record files.
 
@@ -50,6 +52,7 @@ def compare(
         seed, resamples: of the bootstrap.
         repeats: files of further passes, before and after; they give the noise floor.
         leakage: `leakage.json`; it gives the result without the questions it names.
+        ceiling: `ceiling.json`; it gives the share of the retrieval ceiling that was reached.
 
     Returns:
         {"gate": "paired", "passed", "measured", "threshold", "measured_on", "details"}. `passed`
@@ -71,6 +74,8 @@ def compare(
         measured["leakage"] = without_leaks(
             old, new, read_json(leakage), seed=seed, resamples=resamples
         )
+    if ceiling is not None:
+        measured["ceiling"] = reached(read_json(ceiling), old, new)
     return found
 
 

@@ -14,6 +14,7 @@ from glimmer.heldout import report_evidence as evidence
 from glimmer.heldout import report_figures as figures
 from glimmer.heldout import report_tables as tables
 from glimmer.heldout.records import read_records
+from glimmer.heldout.report_ceiling import ceiling
 from glimmer.heldout.report_machine import report_json, report_markdown
 from glimmer.heldout.report_page import document, unicode_only
 from glimmer.heldout.report_tables import Html, esc
@@ -170,6 +171,7 @@ def _comparison(measured: Mapping[str, Any]) -> Html:
         + f"<p>{evidence.GROUPS_HELP}</p>"
         + "<h3>Retrieval</h3>"
         + evidence.retrieval(measured["retrieval"], measured)
+        + ceiling(measured.get("ceiling"))
         + "<h3>Noise of evaluating again</h3>"
         + evidence.noise(measured)
         + "<h3>Held-out questions in the training set</h3>"

@@ -43,9 +43,9 @@ def bars(before: Mapping[str, Any], after: Mapping[str, Any], questions: int) ->
             f'<text class="name" x="{left - 8}" y="{middle + 5}" text-anchor="end">{name}</text>'
             f'<rect class="track" x="{left}" y="{y}" width="{width}" height="30"/>'
             f'<rect class="{name}" x="{left}" y="{y}" height="30" '
-            f'width="{_px(width * row["exact_match"])}"/>'
-            f'<path class="whisker" d="M{_px(low)} {middle}H{_px(high)}'
-            f'M{_px(low)} {middle - 6}v12M{_px(high)} {middle - 6}v12"/>'
+            f'width="{px(width * row["exact_match"])}"/>'
+            f'<path class="whisker" d="M{px(low)} {middle}H{px(high)}'
+            f'M{px(low)} {middle - 6}v12M{px(high)} {middle - 6}v12"/>'
             f'<text class="value" x="{left + width + 8}" y="{middle}">'
             f"{percent(row['exact_match'])}</text>"
             f'<text class="count" x="{left + width + 8}" y="{middle + 14}">'
@@ -53,9 +53,7 @@ def bars(before: Mapping[str, Any], after: Mapping[str, Any], questions: int) ->
         )
     for tick in (0, 25, 50, 75, 100):
         x = left + width * tick / 100
-        parts.append(
-            f'<text class="tick" x="{_px(x)}" y="110" text-anchor="middle">{tick} %</text>'
-        )
+        parts.append(f'<text class="tick" x="{px(x)}" y="110" text-anchor="middle">{tick} %</text>')
     return Html(
         '<figure class="bars"><svg viewBox="0 0 484 116" role="img" '
         f'aria-label="{esc("Exact match. " + "; ".join(told))}">{"".join(parts)}</svg>'
@@ -94,9 +92,9 @@ def flow(outcomes: Mapping[str, Mapping[str, int]]) -> Html:
         )
         label = esc(f"{_words(was)} → {_words(became)}: {count}")
         ribbons.append(
-            f'<path class="ribbon {kind}" d="M{x0} {_px(y0)}C{middle} {_px(y0)} {middle} {_px(y1)} '
-            f"{x1} {_px(y1)}v{_px(thick)}C{middle} {_px(y1 + thick)} {middle} {_px(y0 + thick)} "
-            f'{x0} {_px(y0 + thick)}Z"><title>{label}</title></path>'
+            f'<path class="ribbon {kind}" d="M{x0} {px(y0)}C{middle} {px(y0)} {middle} {px(y1)} '
+            f"{x1} {px(y1)}v{px(thick)}C{middle} {px(y1 + thick)} {middle} {px(y0 + thick)} "
+            f'{x0} {px(y0 + thick)}Z"><title>{label}</title></path>'
         )
     nodes = "".join(
         _node(name, count, y, count * scale, x=x, end=end, kind=kind)
@@ -106,7 +104,7 @@ def flow(outcomes: Mapping[str, Mapping[str, int]]) -> Html:
     height = max(bottom_left, bottom_right)
     told = "; ".join(f"{_words(w)} to {_words(b)} {n}" for w, b, n in cells)
     return Html(
-        f'<figure class="flow"><svg viewBox="0 0 480 {_px(height)}" role="img" '
+        f'<figure class="flow"><svg viewBox="0 0 480 {px(height)}" role="img" '
         f'aria-label="{esc("Outcomes before and after: " + told)}">{"".join(ribbons)}{nodes}</svg>'
         '<figcaption>Outcomes before (left) and after (right). <span class="keys">'
         '<span class="key gained"></span>gained</span> <span class="keys"><span class="key lost">'
@@ -135,8 +133,8 @@ def _node(
 ) -> str:  # fmt: skip
     anchor, at = ("end", x - 6) if end else ("start", x + 14)
     return (
-        f'<rect class="{kind}" x="{x}" y="{_px(y)}" width="8" height="{_px(max(thick, 1))}"/>'
-        f'<text class="name" x="{at}" y="{_px(y + thick / 2 + 5)}" text-anchor="{anchor}">'
+        f'<rect class="{kind}" x="{x}" y="{px(y)}" width="8" height="{px(max(thick, 1))}"/>'
+        f'<text class="name" x="{at}" y="{px(y + thick / 2 + 5)}" text-anchor="{anchor}">'
         f"{esc(_words(name))} {count:,}</text>"
     )
 
@@ -193,22 +191,22 @@ def _curve(name: str, steps: Sequence[int], values: Sequence[float | None]) -> s
         if value is None:
             pen = "M"
             continue
-        pieces.append(f"{pen}{_px(x(step))} {_px(y(value))}")
+        pieces.append(f"{pen}{px(x(step))} {px(y(value))}")
         pen = "L"
     grid = "".join(
-        f'<path class="grid" d="M{_LEFT} {_px(y(t))}H{_WIDTH - _RIGHT}"/>'
-        f'<text class="tick" x="{_LEFT - 5}" y="{_px(y(t) + 4)}" text-anchor="end">'
+        f'<path class="grid" d="M{_LEFT} {px(y(t))}H{_WIDTH - _RIGHT}"/>'
+        f'<text class="tick" x="{_LEFT - 5}" y="{px(y(t) + 4)}" text-anchor="end">'
         f"{esc(number(t))}</text>"
         for t in ticks
     )
-    ends = f'<text class="tick" x="{_px(x(first))}" y="{_HEIGHT - 4}">{first}</text>'
+    ends = f'<text class="tick" x="{px(x(first))}" y="{_HEIGHT - 4}">{first}</text>'
     if last > first:
         ends += (
-            f'<text class="tick" x="{_px(x(last))}" y="{_HEIGHT - 4}" text-anchor="end">'
+            f'<text class="tick" x="{px(x(last))}" y="{_HEIGHT - 4}" text-anchor="end">'
             f"step {last}</text>"
         )
     dots = "".join(
-        f'<circle class="dot" cx="{_px(x(s))}" cy="{_px(y(v))}" r="2.5"/>' for s, v in known
+        f'<circle class="dot" cx="{px(x(s))}" cy="{px(y(v))}" r="2.5"/>' for s, v in known
     ) if len(known) < 3 else ""  # fmt: skip
     (s0, v0), (s1, v1) = known[0], known[-1]
     told = f"{CURVES[name]}: {number(v0)} at step {s0}, {number(v1)} at step {s1}"
@@ -232,20 +230,20 @@ def entropy_against_length(rows: Sequence[Mapping[str, Any]]) -> Html:
     ]
     if len(known) < 2:
         return Html("")
-    plot = _Plot([x for _, x, _ in known], [y for *_, y in known], width=480, height=260)
+    plot = Plot([x for _, x, _ in known], [y for *_, y in known], width=480, height=260)
     path = "".join(
-        f"{'L' if i else 'M'}{_px(plot.x(x))} {_px(plot.y(y))}" for i, (_, x, y) in enumerate(known)
+        f"{'L' if i else 'M'}{px(plot.x(x))} {px(plot.y(y))}" for i, (_, x, y) in enumerate(known)
     )
     # Later steps are less transparent.
     dots = "".join(
-        f'<circle class="dot" cx="{_px(plot.x(x))}" cy="{_px(plot.y(y))}" r="3.5" '
+        f'<circle class="dot" cx="{px(plot.x(x))}" cy="{px(plot.y(y))}" r="3.5" '
         f'fill-opacity="{0.25 + 0.75 * i / (len(known) - 1):.2f}">'
         f"<title>step {step}: {esc(number(_rounded(x)))} tokens, {esc(number(_rounded(y)))} nats"
         "</title></circle>"
         for i, (step, x, y) in enumerate(known)
     )
     ends = "".join(
-        f'<text class="mark" x="{_px(plot.x(x))}" y="{_px(plot.y(y) - 8)}" text-anchor="middle">'
+        f'<text class="mark" x="{px(plot.x(x))}" y="{px(plot.y(y) - 8)}" text-anchor="middle">'
         f"{step}</text>"
         for step, x, y in (known[0], known[-1])
     )
@@ -272,18 +270,18 @@ def recall_sweep(verdict: Mapping[str, Any]) -> Html:
     allowed = _finite(verdict["threshold"].get("min_recall"))
     values = [recall for _, recall in known] + ([allowed] if allowed is not None else [])
     logs = [math.log2(ef) for ef, _ in known]
-    plot = _Plot(logs, values, width=480, height=240, from_zero=False, across=known)
+    plot = Plot(logs, values, width=480, height=240, from_zero=False, across=known)
     path = "".join(
-        f"{'L' if i else 'M'}{_px(plot.x(log))} {_px(plot.y(recall))}"
+        f"{'L' if i else 'M'}{px(plot.x(log))} {px(plot.y(recall))}"
         for i, (log, (_, recall)) in enumerate(zip(logs, known, strict=True))
     )
     dots = "".join(
-        f'<circle class="dot" cx="{_px(plot.x(log))}" cy="{_px(plot.y(recall))}" r="3.5">'
+        f'<circle class="dot" cx="{px(plot.x(log))}" cy="{px(plot.y(recall))}" r="3.5">'
         f"<title>efSearch {ef}: {recall:.4f}</title></circle>"
         for log, (ef, recall) in zip(logs, known, strict=True)
     )
     limit = (
-        f'<path class="limit" d="M{plot.left} {_px(plot.y(allowed))}H{plot.width - plot.right}"/>'
+        f'<path class="limit" d="M{plot.left} {px(plot.y(allowed))}H{plot.width - plot.right}"/>'
         if allowed is not None
         else ""
     )
@@ -300,7 +298,7 @@ def recall_sweep(verdict: Mapping[str, Any]) -> Html:
     )
 
 
-class _Plot:
+class Plot:
     """A frame of x and y with round ticks; `x` and `y` turn values into coordinates.
 
     Args:
@@ -341,13 +339,13 @@ class _Plot:
     def frame(self) -> str:
         """Grid lines and tick labels."""
         rows = "".join(
-            f'<path class="grid" d="M{self.left} {_px(self.y(t))}H{self.width - self.right}"/>'
-            f'<text class="tick" x="{self.left - 6}" y="{_px(self.y(t) + 4)}" text-anchor="end">'
+            f'<path class="grid" d="M{self.left} {px(self.y(t))}H{self.width - self.right}"/>'
+            f'<text class="tick" x="{self.left - 6}" y="{px(self.y(t) + 4)}" text-anchor="end">'
             f"{esc(number(t))}</text>"
             for t in self._ys
         )
         return rows + "".join(
-            f'<text class="tick" x="{_px(self.x(t))}" y="{self.height - 6}" text-anchor="middle">'
+            f'<text class="tick" x="{px(self.x(t))}" y="{self.height - 6}" text-anchor="middle">'
             f"{esc(label)}</text>"
             for t, label in self._xs
         )
@@ -378,7 +376,7 @@ def _shown(value: float | None) -> str:
     return "–" if value is None else number(value)
 
 
-def _px(value: float) -> str:
+def px(value: float) -> str:
     """A coordinate with at most two decimals."""
     return f"{value:.2f}".rstrip("0").rstrip(".")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from glimmer.heldout.report_ceiling import ceiling_sentence
 from glimmer.heldout.report_evidence import p_value
 from glimmer.heldout.report_reproduce import citation, difference, recipe
 from glimmer.heldout.report_tables import number, percent, points
@@ -154,7 +155,28 @@ def _retrieval(found: Mapping[str, Any]) -> list[str]:
         for name, side in ((n, found["retrieval"][n]) for n in ("before", "after"))
     ]
     head = ["", "retrieval ceiling", "right if found", "right if not found"]
-    return ["## Retrieval", markdown_table(head, rows)]
+    return ["## Retrieval", markdown_table(head, rows), *_ceiling(found.get("ceiling"))]
+
+
+def _ceiling(found: Mapping[str, Any] | None) -> list[str]:
+    if found is None:
+        return []
+    rows = [
+        [
+            name,
+            row["questions"],
+            *(percent(row["ceiling"][k - 1]) for k in (1, found["topk"], found["k"])),
+        ]
+        for name, row in found["sets"].items()
+    ]
+    head = [
+        "answer in the passages of",
+        "questions",
+        "first",
+        f"first {found['topk']}",
+        f"first {found['k']}",
+    ]
+    return [markdown_table(head, rows), plain(ceiling_sentence(found))]
 
 
 def _leakage(found: Mapping[str, Any]) -> list[str]:

@@ -199,6 +199,28 @@ def open_index(
     )
 
 
+SEARCH = "search.json"  # beside the index's folder, by the recall gate
+
+
+def served_ef_search(index: Path, setting: int | None) -> int | None:
+    """efSearch of the service: the setting's, else the recall gate's choice; None where the gate
+    leaves it to the index.
+
+    Raises:
+        IntegrityError: the gate measured another index.
+    """
+    path = Path(index).parent / SEARCH
+    if setting is not None or not path.is_file():
+        return setting
+    chosen, record = read_json(path), read_json(Path(index) / "index.json")
+    if chosen["index_sha256"] != record["index"]["sha256"]:
+        raise IntegrityError(
+            f"{path}: was chosen for the index {chosen['index_sha256'][:12]}, {index} is "
+            f"{record['index']['sha256'][:12]}. Run the recall gate again."
+        )
+    return chosen["ef_search"]
+
+
 def read_offsets(index: Path, corpus: Path) -> np.ndarray:
     """Where passage i lies in the corpus, memory-mapped int64 [n + 1]; checked by sha256.
 

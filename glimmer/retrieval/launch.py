@@ -56,9 +56,10 @@ def retrieval_service(
         ServiceError: the service did not start (its own message is given), does not answer a known
             query, serves another index, or died while a search of the block failed.
     """
-    from glimmer.retrieval.index import check_k
+    from glimmer.retrieval.index import check_k, served_ef_search
 
     complete = service_settings(settings)
+    complete["ef_search"] = served_ef_search(Path(index), complete["ef_search"])
     probes = _known_passages(Path(index), Path(corpus))
     record = read_json(Path(index) / "index.json")
     check_k(topk, complete["ef_search"] or record["ef_search"], record["n"], "search.topk")

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from glimmer.errors import ConfigError, IntegrityError
+from glimmer.files import write_json
 from glimmer.logs import get_logger
 from glimmer.retrieval.encoder import Encoder
-from glimmer.retrieval.index import check_k, check_model, open_index, read_shards
+from glimmer.retrieval.index import SEARCH, check_k, check_model, open_index, read_shards
 
 logger = get_logger(__name__)
 
@@ -150,6 +151,33 @@ def measure_recall(
         len(queries) / max(seconds, 1e-9),
     )
     return verdict
+
+
+def sampled(questions: Sequence[str], count: int, *, seed: int = 0) -> list[str]:
+    """A seeded draw of `count` of the questions, in their order; all, if there are no more."""
+    places = np.random.default_rng(seed).permutation(len(questions))[:count]
+    return [questions[i] for i in np.sort(places)]
+
+
+def hand_over(verdict: dict[str, Any], index: Path, *, choose: str) -> None:
+    """Write search.json beside the index's folder: the efSearch that the service is to use.
+
+    Args:
+        verdict: of `measure_recall`, passed.
+        index: the folder that was measured.
+        choose: "smallest" takes the smallest efSearch that meets the gate, "index" its own.
+    """
+    measured, on = verdict["measured"], verdict["measured_on"]
+    ef_search = on["ef_search"] if choose == "index" else measured["smallest_ef_search"]
+    write_json(
+        Path(index).parent / SEARCH,
+        {
+            "ef_search": ef_search,
+            "recall": measured["recall_by_ef_search"][str(ef_search)],
+            "k": on["k"],
+            "index_sha256": on["index_sha256"],
+        },
+    )
 
 
 def _hits(found: np.ndarray, exact: np.ndarray) -> np.ndarray:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 
@@ -55,6 +57,43 @@ def test_lossy_index_fails_the_gate_and_shows_where(tmp_path, fake):
     assert verdict["measured"]["smallest_ef_search"] is None
     worst = verdict["details"][0]
     assert worst["exact"] == exact[queries.index(worst["query"])].tolist()
+
+
+def test_the_chosen_ef_search_is_handed_over(tmp_path, world, encoder):
+    from types import SimpleNamespace
+
+    from glimmer.retrieval.index import served_ef_search
+    from glimmer.retrieval.recall import hand_over
+
+    here = SimpleNamespace(index=tmp_path / "index")
+    shutil.copytree(world.index, here.index)
+    verdict = measure_recall(
+        here.index, world.corpus, world.vectors, queries=world.titles, k=3, encoder=encoder
+    )
+    assert served_ef_search(here.index, None) is None  # nothing chosen: the index's own
+    smallest = verdict["measured"]["smallest_ef_search"]
+    assert smallest < 40
+    for choose, expected in (("smallest", smallest), ("index", 40)):
+        hand_over(verdict, here.index, choose=choose)
+        chosen = read_json(tmp_path / "search.json")
+        assert chosen["ef_search"] == served_ef_search(here.index, None) == expected
+        assert chosen["recall"] >= 0.99 and chosen["k"] == 3
+    assert served_ef_search(here.index, 17) == 17  # the setting comes first
+    record = read_json(here.index / "index.json")
+    record["index"]["sha256"] = "0" * 64
+    write_json(here.index / "index.json", record)
+    with pytest.raises(IntegrityError, match="Run the recall gate again"):
+        served_ef_search(here.index, None)
+
+
+def test_the_queries_are_a_seeded_draw():
+    from glimmer.retrieval.recall import sampled
+
+    names = [f"q{i}" for i in range(500)]
+    drawn = sampled(names, 100)
+    assert drawn == sampled(names, 100) and drawn != sampled(names, 100, seed=1)
+    assert len({*drawn}) == 100 and drawn == sorted(drawn, key=names.index) and drawn != names[:100]
+    assert sampled(names, 9999) == names
 
 
 def test_refusals(world, encoder, fake, tmp_path):

@@ -18,7 +18,8 @@ SETTINGS = {
     "corpus": {"source": "world"},
     "questions": {"source": "world"},
     "embedding": {"batch_size": 8},
-    "recall": {"queries": 20},
+    "recall": {"queries": 20, "choose": "smallest"},
+    "ceiling": {"questions": 20},
     "training": {
         "steps": 2,
         "prompts_per_step": 4,
