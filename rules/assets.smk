@@ -40,7 +40,7 @@ rule corpus:
         runtime=more(240),
     params:
         settings=settings("corpus"),
-        source=source_state(config["corpus"]["source"], [config["corpus"]["filename"]]),
+        source=source_state(config["corpus"]["source"], corpus_files()),
         code=code("fetch_corpus.py", "glimmer.assets.fetch"),
     message:
         "Fetching and verifying the corpus"

@@ -50,6 +50,12 @@ SHARDS = [
 ]
 
 
+def corpus_files():
+    """Names of the corpus at its source."""
+    names = config["corpus"]["filename"]
+    return [names] if isinstance(names, str) else names
+
+
 def training_gpus():
     """Of the engine titan: trainer and generator side by side, or both on the same."""
     degrees = config["titan"]

@@ -9,10 +9,8 @@ download has received stays in the hidden folder, which outlives a workflow engi
 from __future__ import annotations
 
 import contextlib
-import gzip
 import os
 import shutil
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,9 +28,10 @@ from glimmer.assets.manifest import (
 )
 from glimmer.assets.questions import validate_questions
 from glimmer.assets.sources import Source, copy_file, list_folder, parse_source, promised
+from glimmer.assets.unpack import join, unpack
 from glimmer.assets.wordnet import DATA_FILES, write_corpus
 from glimmer.errors import ConfigError, DataError, IntegrityError
-from glimmer.files import atomic_path, disk_errors, read_json, write_json
+from glimmer.files import disk_errors, read_json, write_json
 from glimmer.logs import get_logger
 
 logger = get_logger(__name__)
@@ -95,7 +94,7 @@ def fetch_corpus(
     source: str,
     out: Path | str,
     *,
-    filename: str = "corpus.jsonl",
+    filename: str | Sequence[str] = "corpus.jsonl",
     revision: str | None = None,
     sha256: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
@@ -105,7 +104,8 @@ def fetch_corpus(
         source: bundled:<name>, hub:<owner>/<repo> (a data set) or a local folder; or
             wordnet:<folder>, whose data files become the corpus (`glimmer.assets.wordnet`).
         out: folder for corpus.jsonl and manifest.json.
-        filename: name at the source; one that ends in .gz is unpacked. WordNet has its own names.
+        filename: name at the source, or those of its parts in their order; what ends in .gz is
+            unpacked, a gzipped tar of one file too. WordNet has its own names.
         revision: full 40-hex commit; needed for a hub source, else None.
         sha256: name at the source -> digest that the file must have, before unpacking.
 
@@ -118,23 +118,31 @@ def fetch_corpus(
     """
     parsed = parse_source(source, revision, "corpus")
     wordnet = parsed.kind == "wordnet"
+    parts = DATA_FILES if wordnet else None if isinstance(filename, str) else tuple(filename)
+    if parts is not None and len({*parts}) < max(1, len(parts)):
+        raise ConfigError(
+            f"corpus.filename: found {list(parts)}, expected each part once. Correct the list."
+        )
+    told = filename if parts is None else ", ".join(parts)
 
     def check(stage: Path) -> None:
         if wordnet:
             write_corpus(stage, stage / "corpus.jsonl")
-        stats = validate_corpus(stage / "corpus.jsonl", label=f"{_label(parsed)}/{filename}")
+        elif parts is not None:
+            join([stage / name for name in parts], stage / "corpus.jsonl", _label(parsed))
+        stats = validate_corpus(stage / "corpus.jsonl", label=f"{_label(parsed)}/{told}")
         logger.info("corpus %s: %d passages", parsed.text, stats.passages)
 
     return _fetch(
         parsed,
-        {"corpus.jsonl": ", ".join(DATA_FILES) if wordnet else filename},
+        {"corpus.jsonl": told},
         Path(out),
         kind="corpus",
         setting="corpus",
         repo_type="dataset",
         sha256=sha256,
         check=check,
-        parts=DATA_FILES if wordnet else None,
+        parts=parts,
     )
 
 
@@ -230,7 +238,8 @@ def _fetch(
     with disk_errors(out, "making the folder"):
         before = _forget(out)
         out.mkdir(parents=True, exist_ok=True)
-        stage.mkdir(parents=True, exist_ok=True)
+        for name in staged:
+            (stage / name).parent.mkdir(parents=True, exist_ok=True)
     try:
         if source.kind == "hub":
             listing = list_hub(source, repo_type) if listing is None else listing
@@ -242,7 +251,7 @@ def _fetch(
             label = f"{_label(source)}/{staged[name]}"
             packed = stage / name
             if packed.suffix == ".gz":
-                _unpack(packed, packed.with_suffix(""), label)
+                unpack(packed, packed.with_suffix(""), label)
             else:
                 shutil.copyfile(packed, packed.with_suffix(""))
         check(stage)
@@ -316,20 +325,6 @@ def _listed(listing: Mapping[str, HubFile], name: str, source: Source, setting: 
             f"{', '.join(sorted(listing)[:20])}. Correct {setting} in the config."
         )
     return listing[name]
-
-
-def _unpack(packed: Path, target: Path, label: str) -> None:
-    with disk_errors(target, f"unpacking {label}"):
-        try:
-            with gzip.open(packed, "rb") as source, atomic_path(target) as temporary:
-                with open(temporary, "wb") as copy:
-                    shutil.copyfileobj(source, copy, 1 << 20)
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            packed.unlink()
-            raise IntegrityError(
-                f"{label}: found a cut or damaged gzip file ({error}), expected a whole one. "
-                f"Fetch or pack it again."
-            ) from error
 
 
 def _folder(source: Source) -> Path:

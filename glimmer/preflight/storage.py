@@ -52,11 +52,12 @@ def corpus_of(section: Mapping[str, Any], resources: Path) -> Corpus | None:
     if source.startswith("hub:"):
         return None
     folder = resources / source[8:] if source.startswith("bundled:") else Path(source)
-    path = folder / section["filename"]
-    if path.suffix == ".gz" or not path.is_file():
+    names = section["filename"]
+    paths = [folder / name for name in ([names] if isinstance(names, str) else names)]
+    if any(path.suffix == ".gz" or not path.is_file() for path in paths):
         return None
-    size = path.stat().st_size
-    with open(path, "rb") as handle:
+    size = sum(path.stat().st_size for path in paths)
+    with open(paths[0], "rb") as handle:
         head = handle.read(_SAMPLE)
     lines = max(1, head.count(b"\n"))
     return Corpus(0, size, max(1, round(lines * size / max(1, len(head)))))
