@@ -49,10 +49,10 @@ def measure_ceiling(
         train: training questions; of more than `questions`, a seeded draw is asked.
         heldout: held-out questions; all are asked.
         questions: see `train`.
-        k: passages looked at, fewer where the corpus or efSearch gives fewer.
+        k: passages looked at, fewer where the corpus has fewer.
         topk: passages that a search of the run returns; recorded.
         seed: of the draw.
-        ef_search: section `retrieval`'s; None takes what the recall gate chose.
+        ef_search: section `retrieval`'s; None takes what the recall gate chose. At least k.
         threads: torch and faiss threads.
         encoder: a loaded model to use instead of the index's.
 
@@ -65,14 +65,15 @@ def measure_ceiling(
     if not train or not heldout:
         raise ConfigError("ceiling: no question to ask; expected some to train on and held out.")
     opened = open_index(index, corpus, ef_search=served_ef_search(index, ef_search))
-    record = opened.record
+    record, k = opened.record, min(k, len(opened))
+    # A search finds no more than efSearch passages, and the service may have been given fewer.
+    opened.ef_search = max(opened.ef_search, k)
     encoder = encoder or Encoder(
         record["model"]["name"], max_length=record["model"]["max_length"], threads=threads
     )
     check_model(encoder.identity, record, index)
     faiss.omp_set_num_threads(threads)
     places = np.random.default_rng(seed).permutation(len(train))[:questions]
-    k = min(k, len(opened), opened.ef_search)
     sets: dict[str, Any] = {}
     for name, asked in (("train", [train[i] for i in np.sort(places)]), ("heldout", heldout)):
         ranks = first_ranks(opened, encoder, asked, k)

@@ -60,9 +60,12 @@ def test_ranks_are_those_of_exact_search(world):
     assert measured(world) == found
 
 
-def test_k_is_bounded_by_corpus_and_search(world):
-    assert measured(world, k=500)["k"] == 60
-    assert measured(world, ef_search=12)["k"] == 12
+def test_k_is_bounded_by_the_corpus_alone(world):
+    found = measured(world, k=500)
+    assert (found["k"], found["ef_search"]) == (120, 120)
+    assert found["sets"]["heldout"]["found"][-1] == 90  # every passage is found
+    found = measured(world, ef_search=12)
+    assert (found["k"], found["ef_search"]) == (20, 20)
 
 
 def test_the_gates_choice_is_searched_with(world):
