@@ -24,8 +24,12 @@ if TYPE_CHECKING:
 
 STORAGES = {"fp32": 4, "fp16": 2, "sq8": 1}  # bytes a dimension
 # Vectors handed to faiss at a time; part of what the graph depends on. Few are one block; of many,
-# one in 256, since each call allocates a few bytes for every vector that is there.
-_ONE_BLOCK, _LEAST_ROWS, _PARTS = 4096, 1024, 256
+# one in 256, since each call allocates a few bytes for every vector that is there. faiss inserts by
+# several threads only what is more than 100 vectors of a level, so threads need larger blocks.
+_ONE_BLOCK, _PARTS = 4096, 256
+_LEAST_ROWS, _LEAST_ROWS_THREADS = 1024, 8192
+# Where only upper levels are inserted, one vector in M, larger ones still.
+_UPPER_PARTS = 32
 # Vectors by which an 8-bit storage sets its ranges.
 _LEAST_SAMPLE, _SAMPLE_SEED = 4096, 0
 
@@ -38,13 +42,14 @@ def index_bytes(n: int, d: int, M: int, storage: str = "fp32") -> int:
 def build_bytes(n: int, d: int, M: int, storage: str = "fp32", threads: int = 1) -> int:
     """Peak memory of building it, by arithmetic: the index, a block of float32 vectors, the
     corpus' offsets, and a lock and each thread's mark for every vector."""
-    block = 4 * d * rows_at_once(n)
+    block = 4 * d * rows_at_once(n, threads)
     return index_bytes(n, d, M, storage) + block + n * (8 + 4 + threads)
 
 
-def rows_at_once(n: int) -> int:
+def rows_at_once(n: int, threads: int = 1) -> int:
     """Vectors in a block, of n in all."""
-    return n if n <= _ONE_BLOCK else max(_LEAST_ROWS, n // _PARTS)
+    least = _LEAST_ROWS if threads == 1 else _LEAST_ROWS_THREADS
+    return n if n <= _ONE_BLOCK else min(n, max(least, n // _PARTS))
 
 
 def new_index(d: int, M: int, storage: str) -> faiss.IndexHNSW:
@@ -108,10 +113,15 @@ def fill(
     progress: Callable[[int], None] = lambda rows: None,
 ) -> None:
     """Train the storage if it needs it, and add the n vectors of the shards, in their order."""
+    import faiss
+
     if not index.is_trained:
         index.train(sample(shards, n))
     reserve(index, n)
-    for block in blocks(shards, rows_at_once(n)):
+    rows = rows_at_once(n, faiss.omp_get_max_threads())
+    if not index.init_level0:
+        rows = max(rows, n // _UPPER_PARTS)
+    for block in blocks(shards, rows):
         index.add(block)
         progress(len(block))
 

@@ -301,7 +301,10 @@ def test_no_array_is_copied_while_it_grows(tmp_path, storage):
         arrays = (inner.codes, index.hnsw.neighbors, index.hnsw.levels, index.hnsw.offsets)
         places.append([int(array.data()) for array in arrays])
 
+    threads = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(1)
     fill(index, shards, 9000, progress=seen)
+    faiss.omp_set_num_threads(threads)
     assert index.ntotal == 9000 and len(places) == 9
     assert all(place == places[0] for place in places)
     assert (index.search(whole[::100], 1)[1][:, 0] == np.arange(0, 9000, 100)).mean() > 0.9
