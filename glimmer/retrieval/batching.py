@@ -133,23 +133,26 @@ class Batcher:
         while True:
             pause = _PAUSE_IDLE_S if self._queue.empty() else _PAUSE_BUSY_S
             batch = [await self._queue.get()]
-            deadline, waited = loop.time() + self._max_wait_s, False
+            deadline, asked = loop.time() + self._max_wait_s, -1
             while True:
-                before = len(batch)
                 while len(batch) < self._max_batch and not self._queue.empty():
                     batch.append(self._queue.get_nowait())
                 # Answers of the last batch bring the next queries one after the other: wait while
                 # more keep coming.
                 if len(batch) == self._max_batch or loop.time() >= deadline:
                     break
-                if len(batch) == before and waited:
+                if asked == self._asked():
                     break
+                asked = self._asked()
                 await asyncio.sleep(min(pause, self._max_wait_s))
-                waited = True
             self._metrics.queue.set(self._queue.qsize())
             batch = [query for query in batch if self._wanted(query)]
             if batch:
                 await self._search_for(batch)
+
+    def _asked(self) -> int:
+        """Queries so far that had to wait. Equal ones count: others of their kind are coming."""
+        return self.counts["searched"] + self.counts["shared"]
 
     def _wanted(self, query: str) -> bool:
         """Whether anybody still waits for it; else it is taken out."""

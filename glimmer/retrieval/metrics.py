@@ -1,7 +1,7 @@
 """What the service counts and measures, in Prometheus' text format.
 
     glimmer_search_request_seconds   histogram by path and status: from the headers to the answer
-    glimmer_search_errors_total      by type, see `glimmer.retrieval.protocol`
+    glimmer_search_errors_total      by type, see `glimmer.retrieval.protocol`; BadHttp: no HTTP
     glimmer_search_queries_total     by answer: cached (known), shared (equal to one at work),
                                      searched; hits are the first two
     glimmer_search_batch_queries     histogram: queries in a batch

@@ -16,6 +16,7 @@ import asyncio
 import errno
 import ipaddress
 import json
+import logging
 import os
 import signal
 import socket
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from aiohttp import web
+from aiohttp.http import HttpProcessingError
 
 from glimmer import logs
 from glimmer.errors import ConfigError, GlimmerError
@@ -105,6 +107,7 @@ async def serve(
     runner = web.AppRunner(
         service.application(),
         access_log=None,
+        logger=_server_log(service),
         # Nobody waits for the answer to a client that has hung up.
         handler_cancellation=True,
         keepalive_timeout=service.settings["idle_timeout_s"],
@@ -122,6 +125,21 @@ async def serve(
             logger.warning("ending with %d requests unanswered", service.in_flight)
     finally:
         await runner.cleanup()
+
+
+def _server_log(service: SearchService) -> logging.Logger:
+    """Of the HTTP server. Bytes that are no HTTP are answered 400 and counted; whoever sends them
+    must not fill the log."""
+
+    def kept(record: logging.LogRecord) -> bool:
+        if record.exc_info and isinstance(record.exc_info[1], HttpProcessingError):
+            service.metrics.error("BadHttp")
+            return False
+        return True
+
+    log = logs.get_logger("glimmer.retrieval.http")
+    log.filters = [kept]
+    return log
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
