@@ -11,6 +11,7 @@ from typing import Any
 from glimmer.preflight.findings import Finding, gib, ok, refuse
 from glimmer.preflight.inventory import Inventory
 from glimmer.preflight.shapes import Shape, parameters
+from glimmer.retrieval.cagra import gpu_bytes
 from glimmer.retrieval.hnsw import index_bytes
 
 GIB = 2**30
@@ -185,6 +186,7 @@ def check_storage(
         yield refuse("memory", f"{gib(available)} available", f"{gib(need)} and 5 %: {told}", out)
     else:
         yield ok("memory", f"{gib(available)} available", f"{gib(need)}: {told}")
+    yield from _links_on_gpu(config["index"], host, corpus, dimension)
     if config["embedding"]["device"].startswith("cuda") and not host.gpus:
         yield refuse(
             "device of the embedding",
@@ -192,3 +194,22 @@ def check_storage(
             "a GPU on this host",
             "Set embedding.device to cpu.",
         )
+
+
+def _links_on_gpu(
+    index: Mapping[str, Any], host: Inventory, corpus: Corpus | None, dimension: int | None
+) -> Iterator[Finding]:
+    """A GPU that can hold what CAGRA needs."""
+    if index["backend"] != "cagra":
+        return
+    what, out = "GPU of the index", "Set index.backend to faiss-cpu, or take a larger GPU."
+    if not host.gpus:
+        yield refuse(what, "index.backend cagra", "a GPU on this host", out)
+    elif corpus is not None and dimension is not None:
+        degrees = index["graph_degree"], index["intermediate_graph_degree"]
+        need, there = gpu_bytes(corpus.passages, dimension, *degrees), host.gpus[0].total
+        told = f"{gib(need)}: vectors in half precision, CAGRA's graphs and room to work"
+        if need > there:
+            yield refuse(what, gib(there), told, out)
+        else:
+            yield ok(what, gib(there), told)

@@ -27,7 +27,7 @@ STORAGES = {"fp32": 4, "fp16": 2, "sq8": 1}  # bytes a dimension
 # one in 256, since each call allocates a few bytes for every vector that is there. faiss inserts by
 # several threads only what is more than 100 vectors of a level, so threads need larger blocks.
 _ONE_BLOCK, _PARTS = 4096, 256
-_LEAST_ROWS, _LEAST_ROWS_THREADS = 1024, 8192
+_LEAST_ROWS, _LEAST_ROWS_THREADS = 1024, 4096
 # Where only upper levels are inserted, one vector in M, larger ones still.
 _UPPER_PARTS = 32
 # Vectors by which an 8-bit storage sets its ranges.

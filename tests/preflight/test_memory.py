@@ -106,6 +106,7 @@ def test_the_generators_budget_is_its_fraction():
 
 
 def test_hnsw_of_wiki_18():
+    """Fault 6: the arithmetic; that a smaller host is refused with it is in test_check."""
     sizes = {}
     for storage in ("fp32", "fp16", "sq8"):
         name, sizes[storage] = hnsw_item(21_015_324, 768, {"M": 32, "storage": storage})
