@@ -73,7 +73,7 @@ rule ceiling:
         f"{R}/benchmarks/ceiling.tsv"
     conda:
         "../envs/workflow.yaml"
-    threads: THREADS
+    threads: 1
     resources:
         **place(),
         mem_mb=more(4000),
