@@ -242,24 +242,37 @@ def test_a_bad_service(hurt, mode):
 
 
 @pytest.mark.long
-def test_the_service_is_stopped_and_never_answers(hurt):
+@pytest.mark.parametrize(
+    ("moment", "says"),
+    [
+        ("starting", r"did not start within 20 s \(retrieval\.start_timeout_s\)"),
+        ("searching", r"\d+ of \d+ searches failed, 20% are allowed.*SearchTimeout|no answer"),
+    ],
+)
+def test_the_service_is_stopped_and_never_answers(hurt, moment, says):
     """SIGSTOP, as a swapping machine does it: searches time out as such, and the run says so."""
     hurt.remove(AFTER)
     settings = (hurt.folder / "mine.yaml").read_text()
-    hurt.workflow.configure(search={"timeout_s": 2, "max_retries": 0})
+    hurt.workflow.configure(
+        search={"timeout_s": 2, "max_retries": 0}, retrieval={"start_timeout_s": 20}
+    )
+    log = hurt.folder / RUN / "logs/evaluate-after.service.log"
+    before = log.stat().st_size if log.exists() else 0
     running = hurt.start(AFTER)
     deadline = time.monotonic() + 120
     service = None
     while service is None and time.monotonic() < deadline:
-        if (hurt.folder / RUN / "heldout/.after.jsonl.part").exists():
+        found = log.read_bytes()[before:] if log.exists() else b""
+        if moment == "starting" or b"serving" in found:
             for process in processes(hurt.mark):
                 if "glimmer.retrieval.service" in " ".join(process.cmdline()):
                     service = process
-        time.sleep(0.05)
+        time.sleep(0.02)
+    assert service is not None, running.communicate()[0]
     service.suspend()
     text = running.communicate(timeout=300)[0]
     assert running.returncode != 0
-    assert re.search(r"(searches failed|known query|no answer)", text), text[-3000:]
+    assert re.search(says, text), text[-3000:]
     (hurt.folder / "mine.yaml").write_text(settings)
 
 
