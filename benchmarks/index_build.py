@@ -1,6 +1,6 @@
 """Building the index, measured: memory of each storage on a CPU, CAGRA against HNSW on a GPU.
 
-    python benchmarks/index_build.py --device cpu     about three minutes on two cores
+    python benchmarks/index_build.py --device cpu     about five minutes on two cores
     python benchmarks/index_build.py --device cuda    about five minutes on an H200 and 16 cores;
                                                       needs faiss-gpu-cuvs and torch for CUDA
 
@@ -8,7 +8,8 @@ The vectors are random ones in clusters of about 100, of length 1; queries are d
 
 cpu: each storage at two sizes, each in a process of its own: bytes of the file, peak memory of the
 build above what the process had before it, as a ratio to the file (VmHWM), recall@10 against exact
-search, queries a second and build time as ratios to fp32's at the same efSearch.
+search, queries a second and build time as ratios to fp32's at the same efSearch. Then the links of
+the backend cagra, with exact neighbours in CAGRA's place, against insertion, at 10,000 x 96.
 
 cuda: CAGRA's settings through `glimmer.retrieval.links`, faiss' own copy of a CAGRA graph
 (base_level_only), and HNSW built by the CPU; recall@10 against queries a second over efSearch, and
@@ -174,7 +175,54 @@ def on_cpu(options: argparse.Namespace) -> dict[str, object]:
                     f"{row['qps_ratio']:.2f}  build time x {row['build_ratio']:.2f}"
                 )
             table += rows
-    return {"device": "cpu", "ef_search": options.ef, "storages": table}
+    return {
+        "device": "cpu",
+        "ef_search": options.ef,
+        "storages": table,
+        "links": {kind: linked(kind, options) for kind in ("clusters", "no clusters")},
+    }
+
+
+def linked(kind: str, options: argparse.Namespace) -> dict[str, object]:
+    """The backend cagra's links, with exact neighbours where CAGRA would be asked, against
+    insertion."""
+    import torch
+
+    from glimmer.retrieval.hnsw import new_index, set_ground_links
+    from glimmer.retrieval.links import exact_neighbours, ground_links
+
+    n, d = 10_000, 96
+    if kind == "clusters":
+        vectors, queries = clustered(n, d, options.queries)
+    else:
+        # 24 directions and noise: neighbours in every direction, and no islands.
+        rng = np.random.default_rng(0)
+        inner = rng.standard_normal((n + options.queries, 24), np.float32)
+        whole = inner @ rng.standard_normal((24, d), np.float32)
+        whole += 0.5 * rng.standard_normal(whole.shape, np.float32)
+        whole /= np.linalg.norm(whole, axis=1, keepdims=True)
+        vectors, queries = whole[:n], whole[n:]
+    truth = exact(vectors, queries)
+    rows = {}
+    for name in ("inserted", "linked"):
+        index = new_index(d, options.M, "fp32")
+        index.hnsw.efConstruction = 200
+        index.init_level0 = name == "inserted"
+        index.add(vectors)
+        if name == "linked":
+            links = ground_links(
+                torch.from_numpy(vectors), exact_neighbours, degree=64, width=2 * options.M
+            )
+            set_ground_links(index, links)
+        rows[name] = sweep(index, queries, truth)
+    ratio = {
+        str(target): round(mine / theirs, 2)
+        for target in TARGETS
+        if (mine := at_recall(rows["linked"], target))
+        and (theirs := at_recall(rows["inserted"], target))
+    }
+    say(f"links, {kind}: queries/s at equal recall x {ratio}")
+    return {"n": n, "d": d, **rows, "queries_at_equal_recall": ratio}
 
 
 def on_gpu(options: argparse.Namespace) -> dict[str, object]:
