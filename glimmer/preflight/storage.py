@@ -11,8 +11,7 @@ from typing import Any
 from glimmer.preflight.findings import Finding, gib, ok, refuse
 from glimmer.preflight.inventory import Inventory
 from glimmer.preflight.shapes import Shape, parameters
-from glimmer.retrieval.cagra import gpu_bytes
-from glimmer.retrieval.hnsw import index_bytes
+from glimmer.retrieval.sizes import gpu_bytes, index_bytes
 
 GIB = 2**30
 # Sizes of sources that are too large to be asked for: bytes as stored and unpacked, passages.

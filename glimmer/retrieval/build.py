@@ -19,9 +19,10 @@ import numpy as np
 from glimmer.errors import ConfigError, DataError
 from glimmer.files import atomic_path, sha256_file, write_json
 from glimmer.progress import Progress
-from glimmer.retrieval.hnsw import STORAGES, fill, new_index, set_ground_links
+from glimmer.retrieval.hnsw import fill, new_index, set_ground_links
 from glimmer.retrieval.index import FORMAT, read_shards
 from glimmer.retrieval.passages import scan_corpus
+from glimmer.retrieval.sizes import STORAGES
 
 if TYPE_CHECKING:
     import faiss

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from glimmer.errors import ConfigError
-from glimmer.retrieval.hnsw import blocks, rows_at_once
+from glimmer.retrieval.hnsw import blocks
 from glimmer.retrieval.links import exact_neighbours, ground_links
+from glimmer.retrieval.sizes import LINKS_WORK, gpu_bytes, rows_at_once
 
 if TYPE_CHECKING:
     import faiss
@@ -30,14 +31,6 @@ BUILD_ALGOS = ("nn_descent", "ivf_pq")
 # Below this, exact search is as fast, and CAGRA's graph degree may be more than there are vectors.
 _EXACT_BELOW = 1 << 15
 _ALIGNED = 8  # dimensions: CAGRA wants rows of a multiple of 16 bytes
-_WORK = 1536  # bytes a vector: cuVS' own index while it builds, and the sorting of reverse links
-
-
-def gpu_bytes(n: int, d: int, graph_degree: int, intermediate_degree: int) -> int:
-    """GPU memory that a build takes, by arithmetic: half-precision vectors, both graphs, links of
-    each scale, and room to work."""
-    scales = 4 * 32 // 3
-    return n * (2 * d + 4 * (graph_degree + intermediate_degree) + scales + _WORK)
 
 
 def check_gpu(n: int, d: int, *, graph_degree: int, intermediate_degree: int) -> None:
@@ -67,7 +60,7 @@ def check_gpu(n: int, d: int, *, graph_degree: int, intermediate_degree: int) ->
     if need > there:
         raise ConfigError(
             f"index.backend: found 'cagra' for {n} vectors of {d} dimensions, which need {n} x "
-            f"(2 x {d} + 4 x ({graph_degree} + {intermediate_degree}) + {_WORK} + 42) bytes = "
+            f"(2 x {d} + 4 x ({graph_degree} + {intermediate_degree}) + {LINKS_WORK} + 42) bytes = "
             f"{need / 1e9:.1f} GB; {torch.cuda.get_device_name(0)} has {there / 1e9:.1f} GB, room "
             f"for {int(n * there / need)} vectors. Set index.backend to faiss-cpu, lower "
             f"index.graph_degree and index.intermediate_graph_degree, or take a larger GPU."

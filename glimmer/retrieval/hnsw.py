@@ -18,38 +18,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from glimmer.errors import ConfigError
+from glimmer.retrieval.sizes import STORAGES, UPPER_PARTS, rows_at_once
 
 if TYPE_CHECKING:
     import faiss
 
-STORAGES = {"fp32": 4, "fp16": 2, "sq8": 1}  # bytes a dimension
-# Vectors handed to faiss at a time; part of what the graph depends on. Few are one block; of many,
-# one in 256, since each call allocates a few bytes for every vector that is there. faiss inserts by
-# several threads only what is more than 100 vectors of a level, so threads need larger blocks.
-_ONE_BLOCK, _PARTS = 4096, 256
-_LEAST_ROWS, _LEAST_ROWS_THREADS = 1024, 4096
-# Where only upper levels are inserted, one vector in M, larger ones still.
-_UPPER_PARTS = 32
 # Vectors by which an 8-bit storage sets its ranges.
 _LEAST_SAMPLE, _SAMPLE_SEED = 4096, 0
-
-
-def index_bytes(n: int, d: int, M: int, storage: str = "fp32") -> int:
-    """Bytes of an index file, and of memory while it is served (memory-mapped)."""
-    return round(n * (STORAGES[storage] * d + 8 * M + 4 * M / (M - 1) + 12))
-
-
-def build_bytes(n: int, d: int, M: int, storage: str = "fp32", threads: int = 1) -> int:
-    """Peak memory of building it, by arithmetic: the index, a block of float32 vectors, the
-    corpus' offsets, and a lock and each thread's mark for every vector."""
-    block = 4 * d * rows_at_once(n, threads)
-    return index_bytes(n, d, M, storage) + block + n * (8 + 4 + threads)
-
-
-def rows_at_once(n: int, threads: int = 1) -> int:
-    """Vectors in a block, of n in all."""
-    least = _LEAST_ROWS if threads == 1 else _LEAST_ROWS_THREADS
-    return n if n <= _ONE_BLOCK else min(n, max(least, n // _PARTS))
 
 
 def new_index(d: int, M: int, storage: str) -> faiss.IndexHNSW:
@@ -68,19 +43,6 @@ def new_index(d: int, M: int, storage: str) -> faiss.IndexHNSW:
             f"index.storage: found {storage!r}, expected one of {', '.join(STORAGES)}."
         )
     return faiss.IndexHNSWSQ(d, kinds[storage], M, faiss.METRIC_INNER_PRODUCT)
-
-
-def storage_of(index: faiss.IndexHNSW) -> str:
-    """How an index stores its vectors: a key of STORAGES, or faiss' name of another class."""
-    import faiss
-
-    inner = faiss.downcast_index(index.storage)
-    if isinstance(inner, faiss.IndexFlat):
-        return "fp32"
-    if isinstance(inner, faiss.IndexScalarQuantizer):
-        kinds = {faiss.ScalarQuantizer.QT_fp16: "fp16", faiss.ScalarQuantizer.QT_8bit: "sq8"}
-        return kinds.get(inner.sq.qtype, f"scalar quantizer {inner.sq.qtype}")
-    return type(inner).__name__
 
 
 def reserve(index: faiss.IndexHNSW, n: int) -> None:
@@ -120,7 +82,7 @@ def fill(
     reserve(index, n)
     rows = rows_at_once(n, faiss.omp_get_max_threads())
     if not index.init_level0:
-        rows = max(rows, n // _UPPER_PARTS)
+        rows = max(rows, n // UPPER_PARTS)
     for block in blocks(shards, rows):
         index.add(block)
         progress(len(block))

@@ -20,7 +20,6 @@ import numpy as np
 
 from glimmer.errors import ConfigError, IntegrityError
 from glimmer.files import read_json, sha256_file
-from glimmer.retrieval.hnsw import storage_of
 from glimmer.retrieval.models import ModelIdentity
 from glimmer.retrieval.passages import PassageStore
 
@@ -197,6 +196,19 @@ def open_index(
     return PassageIndex(
         record, PassageStore(corpus, offsets), ef_search or record["ef_search"], loaded
     )
+
+
+def storage_of(index: Any) -> str:
+    """How an index stores its vectors: fp32, fp16, sq8, or faiss' name of another class."""
+    import faiss
+
+    inner = faiss.downcast_index(index.storage)
+    if isinstance(inner, faiss.IndexFlat):
+        return "fp32"
+    if isinstance(inner, faiss.IndexScalarQuantizer):
+        kinds = {faiss.ScalarQuantizer.QT_fp16: "fp16", faiss.ScalarQuantizer.QT_8bit: "sq8"}
+        return kinds.get(inner.sq.qtype, f"scalar quantizer {inner.sq.qtype}")
+    return type(inner).__name__
 
 
 SEARCH = "search.json"  # beside the index's folder, by the recall gate

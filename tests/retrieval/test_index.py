@@ -14,8 +14,9 @@ import pytest
 from glimmer.errors import ConfigError, DataError, IntegrityError
 from glimmer.files import read_json, sha256_file, write_json
 from glimmer.retrieval import build_index
-from glimmer.retrieval.hnsw import blocks, fill, index_bytes, new_index
+from glimmer.retrieval.hnsw import blocks, fill, new_index
 from glimmer.retrieval.index import check_k, open_index, read_offsets
+from glimmer.retrieval.sizes import index_bytes
 
 from .conftest import write_corpus
 

@@ -9,9 +9,11 @@ import torch
 from glimmer.errors import ConfigError
 from glimmer.files import read_json
 from glimmer.retrieval import build_index
-from glimmer.retrieval.cagra import check_gpu, gpu_bytes, load
-from glimmer.retrieval.hnsw import new_index, set_ground_links, storage_of
+from glimmer.retrieval.cagra import check_gpu, load
+from glimmer.retrieval.hnsw import new_index, set_ground_links
+from glimmer.retrieval.index import storage_of
 from glimmer.retrieval.links import diversified, exact_neighbours, ground_links, with_reverse
+from glimmer.retrieval.sizes import gpu_bytes
 
 
 def unit(n, d, seed):

@@ -1,0 +1,39 @@
+"""What an index takes, by arithmetic: of its file, of memory and of a GPU. Figures are bytes."""
+
+from __future__ import annotations
+
+STORAGES = {"fp32": 4, "fp16": 2, "sq8": 1}  # bytes a dimension
+# Vectors handed to faiss at a time; part of what the graph depends on. Few are one block; of many,
+# one in 256, since each call allocates a few bytes for every vector that is there. faiss inserts by
+# several threads only what is more than 100 vectors of a level, so threads need larger blocks.
+_ONE_BLOCK, _PARTS = 4096, 256
+_LEAST_ROWS, _LEAST_ROWS_THREADS = 1024, 4096
+# Where only upper levels are inserted, one vector in M, larger ones still.
+UPPER_PARTS = 32
+# On a GPU: cuVS' own index while it builds, and the sorting of reverse links, a vector.
+LINKS_WORK = 1536
+
+
+def index_bytes(n: int, d: int, M: int, storage: str = "fp32") -> int:
+    """Bytes of an index file, and of memory while it is served (memory-mapped)."""
+    return round(n * (STORAGES[storage] * d + 8 * M + 4 * M / (M - 1) + 12))
+
+
+def build_bytes(n: int, d: int, M: int, storage: str = "fp32", threads: int = 1) -> int:
+    """Peak memory of building it, by arithmetic: the index, a block of float32 vectors, the
+    corpus' offsets, and a lock and each thread's mark for every vector."""
+    block = 4 * d * rows_at_once(n, threads)
+    return index_bytes(n, d, M, storage) + block + n * (8 + 4 + threads)
+
+
+def rows_at_once(n: int, threads: int = 1) -> int:
+    """Vectors in a block, of n in all."""
+    least = _LEAST_ROWS if threads == 1 else _LEAST_ROWS_THREADS
+    return n if n <= _ONE_BLOCK else min(n, max(least, n // _PARTS))
+
+
+def gpu_bytes(n: int, d: int, graph_degree: int, intermediate_degree: int) -> int:
+    """GPU memory that a build takes, by arithmetic: half-precision vectors, both graphs, links of
+    each scale, and room to work."""
+    scales = 4 * 32 // 3
+    return n * (2 * d + 4 * (graph_degree + intermediate_degree) + scales + LINKS_WORK)
