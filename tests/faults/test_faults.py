@@ -248,6 +248,7 @@ def test_a_bad_service(hurt, mode):
         ("starting", r"did not start within 20 s \(retrieval\.start_timeout_s\)"),
         ("searching", r"\d+ of \d+ searches failed, 20% are allowed.*SearchTimeout|no answer"),
     ],
+    ids=["starting", "searching"],
 )
 def test_the_service_is_stopped_and_never_answers(hurt, moment, says):
     """SIGSTOP, as a swapping machine does it: searches time out as such, and the run says so."""

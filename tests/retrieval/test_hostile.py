@@ -161,6 +161,7 @@ def test_malformed_requests_do_no_harm(world, tmp_path, count):
     # Refused by name; a fault of the service's own would be 500.
     assert set(found) <= {200, 400, 404, 405, 408, 422, "ServerDisconnectedError"}, found
     assert found[422] > count / 8 and found[400] > count / 8
+    print(f"{before / 1e6:.1f} MB before, {after / 1e6:.1f} MB after: {found}")
     assert after <= 1.05 * before, f"{before} bytes grew to {after}"
     assert "Traceback" not in Path(tmp_path / "service.log").read_text()
 
