@@ -70,13 +70,9 @@ def test_what_is_at_work_is_finished_and_the_rest_refused(world):
 
     async def main(process, url):
         async with aiohttp.ClientSession() as session:
-            # Connections that are open before the end begins.
-            for _ in range(3):
-                async with session.get(url.replace("/retrieve", "/health")) as answer:
-                    assert answer.status == 200
 
             async def ask(place):
-                body = {"queries": [f"{title} {place}" for title in world.titles[:20]], "topk": 1}
+                body = {"queries": [f"{title} {place}" for title in world.titles[:25]], "topk": 1}
                 try:
                     async with session.post(url, json=body) as answer:
                         return answer.status, await answer.json(), answer.headers
@@ -84,18 +80,24 @@ def test_what_is_at_work_is_finished_and_the_rest_refused(world):
                     return "refused", None, None
 
             first = [asyncio.ensure_future(ask(place)) for place in range(8)]
-            await asyncio.sleep(0.15)
+            in_flight = 0.0
+            while in_flight < 1 + len(first):  # the question for it is one too
+                async with session.get(url.replace("/retrieve", "/metrics")) as answer:
+                    (found,) = re.findall(
+                        r"\nglimmer_search_in_flight (\S+)\n", await answer.text()
+                    )
+                    in_flight = float(found)
             process.send_signal(signal.SIGTERM)
             await asyncio.sleep(0.02)
             later = await asyncio.gather(*(ask(100 + place) for place in range(4)))
             return await asyncio.gather(*first), later
 
-    with started(world, max_batch=8, drain_timeout_s=60) as (process, url):
+    with started(world, max_batch=16, drain_timeout_s=60) as (process, url):
         first, later = asyncio.run(main(process, url))
         assert process.wait(60) == 0
         log = process.stderr.read()
     assert [status for status, *_ in first] == [200] * 8
-    assert all(len(answer["result"]) == 20 for _, answer, _ in first)
+    assert all(len(answer["result"]) == 25 for _, answer, _ in first)
     for status, answer, headers in later:
         assert status in (503, "refused")
         if status == 503:
