@@ -14,7 +14,8 @@ Generators: 128 requests of 512 random tokens, 128 new tokens each, greedy, none
 best of three passes after one warm-up. Sampled tokens a second; ratio to vLLM's own with graphs.
 Trainer: tokens a second, and model FLOP/s (6 a weight outside the embedding and token, 12 a layer,
 head width and attended position) as a share of the H100's and H200's 989e12 in bfloat16; peak
-memory in GB (10^9 bytes) at the first and the second step, beside preflight's arithmetic.
+memory in GB (10^9 bytes) until the first optimizer step and in the second step, beside preflight's
+arithmetic.
 
 Prints a line a case to stderr and one JSON object to stdout.
 """
@@ -190,6 +191,8 @@ def trainer(checkpoint: Path, work: Path) -> dict:
             hidden = model(ids, attention_masks=masks, positions=positions)
             loss, _ = loss_fn(hidden, ids.roll(-1, 1), ROWS * CONTEXT, **extra)
             loss.backward()
+        if not peaks:  # Adam's moments are made in the step that follows
+            peaks.append(torch.cuda.max_memory_allocated() / 1e9)
         optimizer.step()
         optimizer.zero_grad()
         torch.cuda.synchronize()
@@ -206,7 +209,7 @@ def trainer(checkpoint: Path, work: Path) -> dict:
         "seconds": [round(s, 3) for s in seconds],
         "model_flop_per_second": operations / best,
         "mfu": operations / best / PEAK,
-        "peak_gb": {"step 1": round(peaks[0], 1), "step 2": round(peaks[1], 1)},
+        "peak_gb": {"step 1": round(peaks[0], 1), "step 2": round(peaks[2], 1)},
         "predicted_gb": predicted(checkpoint),
     }
 
@@ -269,7 +272,10 @@ def main() -> None:
         if options.only and options.only not in case:
             continue
         done = subprocess.run(
-            [sys.executable, __file__, "--case", case], capture_output=True, text=True
+            [sys.executable, __file__, "--case", case],
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
         )
         lines = [x for x in done.stdout.splitlines() if x.startswith("RESULT ")]
         results[case] = json.loads(lines[0][7:]) if lines else {"failed": done.stderr[-1500:]}

@@ -8,6 +8,7 @@ implementation than the one that trained it.
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 import subprocess
 import time
@@ -17,7 +18,8 @@ from typing import Any
 
 import aiohttp
 
-from glimmer.errors import GlimmerError
+from glimmer.errors import DataError, GlimmerError
+from glimmer.files import read_json
 from glimmer.logs import get_logger
 from glimmer.processes import end_session
 from glimmer.titanrl import ensure_importable
@@ -140,6 +142,32 @@ def _completion(answer: Mapping[str, Any]) -> tuple[list[int], list[float], str]
         ) from error
 
 
+def vision_sizes(checkpoint: Path) -> dict[str, Any]:
+    """What vLLM 0.28 must be told of the vision tower, though no picture is ever sent: it reads
+    three sizes under names that transformers' config does not write. For the released checkpoint
+    they are its defaults; with another it stops with "vision output_dim=6144 does not match".
+
+    Raises:
+        DataError: `config.json` has not the released layout.
+    """
+    config = read_json(checkpoint / "config.json")
+    try:
+        vision = config["vision_config"]
+        merge = vision["merge_size"]
+        return {
+            "vision_config": {
+                "output_dim": vision["hidden_size"] * merge**2,
+                "adapter_dim": config["projector_hidden_size"],
+                "merge_kernel_size": merge,
+            }
+        }
+    except (KeyError, TypeError) as error:
+        raise DataError(
+            f"{checkpoint / 'config.json'}: has no {error} for the vision tower, expected the "
+            "released layout. Set checkpoint.source to a Muse Glimmer checkpoint."
+        ) from error
+
+
 def command(checkpoint: Path, titan: Mapping[str, Any], port: int) -> list[str]:
     """The server's command line."""
     return [
@@ -153,6 +181,7 @@ def command(checkpoint: Path, titan: Mapping[str, Any], port: int) -> list[str]:
         *("--logprobs-mode", "processed_logprobs"),
         *("--dtype", "bfloat16", "--generation-config", "vllm"),
         "--language-model-only",
+        *("--hf-overrides", json.dumps(vision_sizes(checkpoint))),
         *(["--enforce-eager"] if titan["cudagraph"] == "off" else []),
         *("--uvicorn-log-level", "warning", "--disable-uvicorn-access-log"),
     ]

@@ -154,9 +154,17 @@ class Generator:
         )
         self.engine = self.actor._engine
 
-    @torch.inference_mode()
     def take_weights(self, trainer: Trainer) -> None:
         """Copy the trainer's weights, as a weight sync does."""
+        with torch.no_grad():  # the trainer's parameters are no inference tensors, vLLM's are
+            sent = {
+                name: tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+                for name, tensor in trainer.model.state_dict().items()
+            }
+        with torch.inference_mode():
+            self._load(sent)
+
+    def _load(self, sent: dict[str, torch.Tensor]) -> None:
         wrapper = self.actor._get_model()
         plain = dict(wrapper.model.state_dict())
         own = plain_tensor_to_dtensor_state_dict(
@@ -164,12 +172,10 @@ class Generator:
             state_dict_layouts=wrapper.get_state_dict_layouts(),
             parallel_dims=wrapper.parallel_dims,
         )
-        sent = trainer.model.state_dict()
         for name, tensor in own.items():
             if name not in sent:
                 continue
-            whole = sent[name].full_tensor() if isinstance(sent[name], DTensor) else sent[name]
-            whole = whole.to(tensor.dtype)
+            whole = sent[name].to(tensor.dtype)
             if isinstance(tensor, DTensor):
                 whole = distribute_tensor(whole, tensor.device_mesh, tensor.placements)
             tensor.copy_(whole)

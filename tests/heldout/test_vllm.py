@@ -9,15 +9,18 @@ import stat
 import sys
 import textwrap
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from threading import Thread
 
 import pytest
 
-from glimmer.errors import ConfigError, GlimmerError
+from glimmer.errors import ConfigError, DataError, GlimmerError
 from glimmer.heldout.samplers import open_sampler
-from glimmer.heldout.vllm import VLLMSampler, command
+from glimmer.heldout.vllm import VLLMSampler, command, vision_sizes
 from glimmer.processes import session_members
 
+ROOT = Path(__file__).parents[2]
+CHECKPOINT = ROOT / "resources/tiny_glimmer"
 TITAN = {
     "python": None,
     "generator_tp": 2,
@@ -126,14 +129,29 @@ def test_no_server_is_told():
         generate("http://127.0.0.1:9", [1])
 
 
-def test_the_command_line_is_the_configs(tmp_path):
-    words = command(tmp_path, TITAN, 4321)
+def test_the_command_line_is_the_configs():
+    words = command(CHECKPOINT, TITAN, 4321)
     assert words[:3] == [sys.executable, "-m", "glimmer.heldout.vllm_server"]
     pairs = dict(zip(words, words[1:], strict=False))
     assert pairs["--tensor-parallel-size"] == "2" and pairs["--max-model-len"] == "64"
-    assert pairs["--port"] == "4321" and pairs["--model"] == str(tmp_path)
+    assert pairs["--port"] == "4321" and pairs["--model"] == str(CHECKPOINT)
     assert "--enforce-eager" in words
-    assert "--enforce-eager" not in command(tmp_path, TITAN | {"cudagraph": "FULL"}, 1)
+    assert "--enforce-eager" not in command(CHECKPOINT, TITAN | {"cudagraph": "FULL"}, 1)
+    sizes = {"output_dim": 128, "adapter_dim": 32, "merge_kernel_size": 2}
+    assert json.loads(pairs["--hf-overrides"]) == {"vision_config": sizes}
+
+
+def test_the_released_sizes_are_vllms_defaults(tmp_path):
+    released = ROOT / "glimmer/preflight/muse_glimmer_30b.json"
+    (tmp_path / "config.json").write_bytes(released.read_bytes())
+    sizes = {"output_dim": 6144, "adapter_dim": 4096, "merge_kernel_size": 2}
+    assert vision_sizes(tmp_path) == {"vision_config": sizes}
+
+
+def test_a_config_of_another_layout_is_told(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    with pytest.raises(DataError, match=r"config.json: has no 'vision_config'"):
+        vision_sizes(tmp_path)
 
 
 def interpreter(folder, body):
@@ -162,7 +180,7 @@ HTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])), Handler).
 def test_the_server_and_its_children_end_with_the_block(tmp_path):
     log = tmp_path / "vllm.log"
     titan = TITAN | {"python": interpreter(tmp_path, SERVER)}
-    with open_sampler("vllm", tmp_path, threads=1, titan=titan, log=log):
+    with open_sampler("vllm", CHECKPOINT, threads=1, titan=titan, log=log):
         sessions = {os.getsid(pid) for pid in _children()} - {os.getsid(0)}
         assert len(sessions) == 1
         assert len(session_members(*sessions)) == 2
@@ -180,7 +198,7 @@ def test_a_server_that_ends_tells_why(tmp_path):
     titan = TITAN | {"python": interpreter(tmp_path, "raise SystemExit('no GPU here')")}
     with (
         pytest.raises(GlimmerError, match=r"(?s)ended with status 1.*no GPU here"),
-        open_sampler("vllm", tmp_path, threads=1, titan=titan, log=tmp_path / "log"),
+        open_sampler("vllm", CHECKPOINT, threads=1, titan=titan, log=tmp_path / "log"),
     ):
         pass
 
@@ -192,7 +210,7 @@ def test_a_server_that_never_answers_is_ended(tmp_path):
     }
     with (
         pytest.raises(GlimmerError, match=r"not ready after titan.setup_timeout_s = 0.5 s"),
-        open_sampler("vllm", tmp_path, threads=1, titan=titan, log=tmp_path / "log"),
+        open_sampler("vllm", CHECKPOINT, threads=1, titan=titan, log=tmp_path / "log"),
     ):
         pass
 
@@ -200,6 +218,6 @@ def test_a_server_that_never_answers_is_ended(tmp_path):
 def test_another_engine_is_refused(tmp_path):
     with (
         pytest.raises(ConfigError, match="expected local or vllm"),
-        open_sampler("sglang", tmp_path, threads=1, titan=TITAN, log=tmp_path / "log"),
+        open_sampler("sglang", CHECKPOINT, threads=1, titan=TITAN, log=tmp_path / "log"),
     ):
         pass

@@ -78,6 +78,14 @@ def test_a_model_that_knows_nothing_fails():
     assert not verdict(change)["passed"]
 
 
+def test_random_weights_may_know_less_than_a_checkpoint_but_not_nothing():
+    def change(found, loose, entropy):
+        found["wide"]["entropy"] = entropy
+
+    assert verdict(lambda *both: change(*both, 4.4))["passed"]  # as on an H200, of 8.3
+    assert not verdict(lambda *both: change(*both, 7.9))["passed"]
+
+
 def test_other_tokens_fail():
     def change(found, loose):
         found["wide"]["tokens_differing"] = 1
