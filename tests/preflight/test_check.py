@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from glimmer.config import load
 from glimmer.errors import ConfigError, GateFailed
 from glimmer.files import read_json
 from glimmer.preflight import check
@@ -32,6 +33,16 @@ def test_the_paper_run_fits_eight_cards_of_94_gb():
 
 def test_the_one_gpu_run_fits_an_h200():
     assert refusals(one_gpu(), model=TINY, **H200_HOST) == []
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_several_gpus_of_one_host_fit_theirs(count):
+    files = [ROOT / f"config/{name}.yaml" for name in ("config", "h200x1", f"h200x{count}")]
+    config = load(*files)
+    host = H200_HOST | {"gpus": gpus(count, name="NVIDIA H200", total=H200), "variables": NO_IB}
+    assert refusals(config, model=TINY, **host) == []
+    host["gpus"] = host["gpus"][:-1]
+    assert any("number of GPUs" in line for line in refusals(config, model=TINY, **host))
 
 
 def test_a_host_without_infiniband_passes_once_its_variables_are_set():
