@@ -55,6 +55,11 @@ def sha256_file(path: Path | str) -> str:
     return digest.hexdigest()
 
 
+def sha256_files(folder: Path, pattern: str) -> str:
+    """One hex sha256 over the files of a folder that match, by their names and bytes."""
+    return sha256_json({path.name: sha256_file(path) for path in sorted(folder.glob(pattern))})
+
+
 def sha256_json(value: Any) -> str:
     """Hex sha256 of a JSON value in canonical form (sorted keys, no spaces)."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

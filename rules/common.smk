@@ -72,8 +72,10 @@ ENGINE_MODULES = ["glimmer.training.titan.__main__"] if TITAN else []
 SAMPLER_MODULES = ["glimmer.heldout.vllm_server"] if VLLM else []
 # The gate's second module runs on the GPU, in a process of its own too.
 BITWISE_MODULES = ["glimmer.parity.bitwise", "glimmer.parity.bitwise_gpu"]
-GATES = ["recall", "renderer_parity", "logprob_parity", "model_parity"]
+GATES = ["recall", "renderer_parity", "model_parity"]
 GATES += ["bitwise_parity"] if TITAN else []
+# The CPU engine's own gate, where that engine trains or answers.
+GATES += [] if TITAN and VLLM else ["logprob_parity"]
 # The rules that start the GPU stack: in its own environment, unless titan.python names one.
 OWN_STACK = (TITAN or VLLM) and config["titan"]["python"] is None
 ENGINE_ENV = f"../envs/{'train' if OWN_STACK else 'workflow'}.yaml"

@@ -116,6 +116,7 @@ rule evaluate:
         runtime=more(240),
     params:
         settings=settings("evaluation", "search", "renderer"),
+        ef_search=config["retrieval"].get("ef_search"),
         engine={key: config["titan"][key] for key in VLLM_DECISIVE} if VLLM else None,
         threads=THREADS,
         code=code("evaluate.py", "glimmer.heldout.evaluation", *SAMPLER_MODULES),

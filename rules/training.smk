@@ -26,6 +26,7 @@ rule grpo:
         runtime=more(1440),
     params:
         settings=settings("training", "search", "renderer", *ENGINE_SECTIONS),
+        ef_search=config["retrieval"].get("ef_search"),
         threads=THREADS,
         code=code("train.py", "glimmer.training.run", *ENGINE_MODULES),
         packages=packages("train.py", "glimmer.training.run", *ENGINE_MODULES),

@@ -18,8 +18,8 @@ provenance = collect(
     lock=repository / "envs" / "workflow.txt",
     seeds={name: config[name]["seed"] for name in ("training", "evaluation", "report")},
     files={
-        "checkpoint": Path(snakemake.input.checkpoint[0]).parent / "model.safetensors",
-        "trained": Path(snakemake.input.final).parent / "model.safetensors",
+        "checkpoint": Path(snakemake.input.checkpoint[0]),
+        "trained": Path(snakemake.input.final),
         "corpus": Path(snakemake.input.corpus),
         "questions": Path(snakemake.input.questions),
         "index": Path(snakemake.input.index[0]),

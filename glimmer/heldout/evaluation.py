@@ -21,7 +21,7 @@ from typing import Any
 
 from glimmer.assets import Question, read_questions
 from glimmer.errors import DataError
-from glimmer.files import read_jsonl, sha256_file, sha256_json
+from glimmer.files import read_jsonl, sha256_file, sha256_files, sha256_json
 from glimmer.heldout.samplers import VLLM_DECISIVE, Sampler, open_sampler
 from glimmer.logs import get_logger
 from glimmer.operational import decisive
@@ -120,6 +120,7 @@ def evaluate(
     """
     from glimmer.renderer import load_renderer
     from glimmer.retrieval import retrieval_service
+    from glimmer.retrieval.index import served_ef_search
     from glimmer.search_r1.prompt import SEARCH_TOOL
     from glimmer.search_r1.recipe import rollouter_config
 
@@ -129,13 +130,14 @@ def evaluate(
         "search": decisive(search),
         "renderer": dict(renderer),
         "index": sha256_file(index / "index.json"),
+        "ef_search": served_ef_search(index, retrieval.get("ef_search")),
     }
     if settings["engine"] == "vllm":
         shared["titan"] = {key: titan[key] for key in VLLM_DECISIVE}
     settings_hash = sha256_json(shared)
     identity = sha256_json(
         {**shared, "threads": threads, "code": code}
-        | {"checkpoint": sha256_file(checkpoint / "model.safetensors")}
+        | {"checkpoint": sha256_files(checkpoint, "*.safetensors")}
         | {"questions": sha256_file(questions)}
     )
     native = load_renderer(checkpoint, renderer, tools=[SEARCH_TOOL])

@@ -26,6 +26,7 @@ from typing import Any
 from glimmer.errors import GlimmerError
 from glimmer.files import read_json, write_json
 from glimmer.parity.conversations import gate_prompts
+from glimmer.parity.first_layers import LARGEST
 from glimmer.renderer import load_renderer
 from glimmer.search_r1.prompt import SEARCH_TOOL
 from glimmer.training.job import Job
@@ -50,8 +51,6 @@ WIDE = {
     "head_dim": 128,
 }
 
-LARGEST = 2_000_000_000
-"""Parameters of a checkpoint that is measured whole."""
 RANDOM_ENTROPY = 0.75
 """Largest entropy of random weights, as a share of ln(vocabulary). Under the soft cap of 20 they
 reach 0.47 (4,096 tokens) to 0.65 (202,048), by drawing; logits that are all 0 give 1."""

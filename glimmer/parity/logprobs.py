@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from glimmer.files import sha256_file
+from glimmer.files import sha256_files
 from glimmer.parity.conversations import gate_prompts
 from glimmer.renderer import load_renderer
 from glimmer.search_r1.prompt import SEARCH_TOOL
@@ -108,7 +108,7 @@ def check_logprobs(
         "measured_on": {
             "prompts": len(prompts),
             "tokens": sum(map(len, completions)),
-            "checkpoint_sha256": sha256_file(checkpoint / "model.safetensors"),
+            "checkpoint_sha256": sha256_files(checkpoint, "*.safetensors"),
             "threads": threads,
         },
         "details": [],

@@ -3,11 +3,13 @@
 Compared on the same sequences: transformers, torchtitan's module, and the engine's prefix pass. The
 weights must survive Hugging Face -> torchtitan -> Hugging Face unchanged. Two controls must be
 seen: query and key rows without their permutation (the released layout has split halves, torchtitan
-interleaved pairs), and rotary embedding on the layers that have none.
+interleaved pairs), and rotary embedding on the layers that have none. Of a checkpoint of more than
+2 billion parameters the first four layers are compared, with its embedding and head.
 """
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,13 +17,21 @@ from typing import Any
 import torch
 from torchtitan.models.muse_glimmer.state_dict_adapter import MuseGlimmerStateDictAdapter
 
-from glimmer.files import sha256_file
+from glimmer.files import sha256_files
 from glimmer.parity.conversations import gate_prompts
+from glimmer.parity.first_layers import LARGEST, first_layers
 from glimmer.renderer import load_renderer
 from glimmer.search_r1.prompt import SEARCH_TOOL
 from glimmer.training.local.determinism import use_threads
 from glimmer.training.local.forward import PrefixForward, common_prefix
-from glimmer.training.local.model import is_text, load_model, load_tensors, to_hf
+from glimmer.training.local.model import (
+    is_text,
+    load_model,
+    load_tensors,
+    parameter_count,
+    read_text_config,
+    to_hf,
+)
 from glimmer.verdict import settle
 
 
@@ -46,6 +56,9 @@ def check_model(
             not seen; the verdict has been written.
     """
     use_threads(threads)
+    whole = checkpoint
+    if parameter_count(read_text_config(checkpoint)) > LARGEST:
+        checkpoint = first_layers(checkpoint, out.with_name("first_layers"))
     native = load_renderer(checkpoint, renderer, tools=[SEARCH_TOOL])
     prompts = gate_prompts(native, questions, corpus, count=settings["prompts"])
     model = load_model(checkpoint)
@@ -83,10 +96,13 @@ def check_model(
             "sequences": len(prompts),
             "tokens": sum(map(len, prompts)),
             "dtype": "float32",
-            "checkpoint_sha256": sha256_file(checkpoint / "model.safetensors"),
+            "checkpoint_sha256": sha256_files(whole, "*.safetensors"),
+            "layers": len(model.layers),
         },
         "details": [],
     }
+    if checkpoint is not whole:
+        shutil.rmtree(checkpoint)
     settle(
         verdict,
         out,

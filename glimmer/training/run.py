@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from glimmer.files import sha256_file, sha256_json
+from glimmer.files import sha256_file, sha256_files, sha256_json
 from glimmer.operational import decisive
 from glimmer.training.job import Job
 
@@ -47,6 +47,7 @@ def train(
             the run.
     """
     from glimmer.retrieval import retrieval_service
+    from glimmer.retrieval.index import served_ef_search
 
     settings_hash = sha256_json(
         {
@@ -55,9 +56,10 @@ def train(
             "renderer": dict(renderer),
             "engine": engine_settings(settings["engine"], titan=titan, threads=threads),
             "code": code,
-            "checkpoint": weights_hash(checkpoint),
+            "checkpoint": sha256_files(checkpoint, "*.safetensors"),
             "questions": sha256_file(train_questions),
             "index": sha256_file(index / "index.json"),
+            "ef_search": served_ef_search(index, retrieval.get("ef_search")),
         }
     )
     key = settings_hash[:12]
@@ -88,12 +90,6 @@ def train(
 def engine_settings(engine: str, *, titan: Mapping[str, Any], threads: int) -> dict[str, Any]:
     """What of an engine's own settings a result depends on."""
     return {"threads": threads} if engine == "local" else decisive(titan)
-
-
-def weights_hash(checkpoint: Path) -> str:
-    """One hash over all weight files of a checkpoint folder."""
-    files = sorted(checkpoint.glob("*.safetensors"))
-    return sha256_json({path.name: sha256_file(path) for path in files})
 
 
 async def _train_locally(job: Job, out: Path, threads: int, settings_hash: str) -> None:

@@ -155,19 +155,27 @@ def new_model(text: Mapping[str, Any], *, seed: int) -> muse_glimmer.MuseGlimmer
 
 
 def load_tensors(checkpoint: Path) -> dict[str, torch.Tensor]:
-    """All tensors of `model.safetensors`, under their Hugging Face names, as stored.
+    """All tensors of a folder's `*.safetensors`, under their Hugging Face names, as stored.
 
     Raises:
-        IntegrityError: the file is missing, truncated or not safetensors.
+        IntegrityError: there is no such file, or one is truncated or not safetensors.
     """
-    path = checkpoint / "model.safetensors"
-    try:
-        return load_file(path)
-    except (OSError, SafetensorError) as error:
+    paths = sorted(checkpoint.glob("*.safetensors"))
+    if not paths:
         raise IntegrityError(
-            f"{path}: cannot be read as safetensors ({error}). Delete the folder {checkpoint} and "
-            "run again to fetch it anew."
-        ) from error
+            f"{checkpoint}: holds no *.safetensors. Delete the folder and run again to fetch it "
+            "anew."
+        )
+    tensors: dict[str, torch.Tensor] = {}
+    for path in paths:
+        try:
+            tensors |= load_file(path)
+        except (OSError, SafetensorError) as error:
+            raise IntegrityError(
+                f"{path}: cannot be read as safetensors ({error}). Delete the folder {checkpoint} "
+                "and run again to fetch it anew."
+            ) from error
+    return tensors
 
 
 def is_text(name: str) -> bool:
@@ -196,7 +204,7 @@ def load_model(checkpoint: Path) -> muse_glimmer.MuseGlimmerModel:
     wrong = [k for k in own if k in state and own[k].shape != state[k].shape]
     if missing or wrong:
         raise DataError(
-            f"{checkpoint / 'model.safetensors'}: missing {missing[:3]}, misshapen {wrong[:3]} "
+            f"{checkpoint}: missing {missing[:3]}, misshapen {wrong[:3]} "
             "(torchtitan names); config.json and the weights are of different models."
         )
     model.load_state_dict({k: state[k] for k in own}, strict=False)
