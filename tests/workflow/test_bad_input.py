@@ -49,7 +49,7 @@ def test_a_changed_byte_of_a_shipped_file_is_refused(workflow):
 
 
 def test_topk_beyond_the_corpus(workflow):
-    workflow.configure(search={"topk": 700}, index={"ef_search": 700})
+    workflow.configure(search={"topk": 700}, index={"ef_search": 700}, recall={"choose": "index"})
     text = workflow.run(f"{RUN}/training/metrics.jsonl", fails=True)
     assert "search.topk: found 700, but the corpus has 630 passages" in text
 
