@@ -46,23 +46,11 @@ class LocalSampler:
 
     def __init__(self, checkpoint: Path) -> None:
         from glimmer.training.local.model import load_model
-        from glimmer.training.local.sampler import BatchedSampler
+        from glimmer.training.local.sampler import BatchedSampler, SamplingConfig
 
         self._batched = BatchedSampler(load_model(checkpoint))
-        self.generate = self._batched.generate
+        self.generate, self.sampling = self._batched.generate, SamplingConfig
         self.leave = self._batched.leave
-
-    def sampling(
-        self, *, temperature: float, max_tokens: int, seed: int, stop_token_ids: tuple[int, ...]
-    ) -> Any:
-        from glimmer.training.local.sampler import SamplingConfig
-
-        return SamplingConfig(
-            temperature=temperature,
-            max_tokens=max_tokens,
-            seed=seed,
-            stop_token_ids=stop_token_ids,
-        )
 
     def begin(self, rollouts: int) -> None:
         self._batched.reset()

@@ -48,15 +48,7 @@ class VLLMSampler:
         self._url, self._context = f"{url}/v1/completions", context
         self._session: aiohttp.ClientSession | None = None
 
-    def sampling(
-        self, *, temperature: float, max_tokens: int, seed: int, stop_token_ids: tuple[int, ...]
-    ) -> SamplingConfig:
-        return SamplingConfig(
-            temperature=temperature,
-            max_tokens=max_tokens,
-            seed=seed,
-            stop_token_ids=stop_token_ids,
-        )
+    sampling = staticmethod(SamplingConfig)
 
     def begin(self, rollouts: int) -> None:
         """Nothing to prepare: the server takes requests as they come."""
