@@ -14,8 +14,8 @@ Generators: 128 requests of 512 random tokens, 128 new tokens each, greedy, none
 best of three passes after one warm-up. Sampled tokens a second; ratio to vLLM's own with graphs.
 Trainer: tokens a second, and model FLOP/s (6 a weight outside the embedding and token, 12 a layer,
 head width and attended position) as a share of the H100's and H200's 989e12 in bfloat16; peak
-memory in GB (10^9 bytes) until the first optimizer step and in the second step, beside preflight's
-arithmetic.
+memory in GB (10^9 bytes) until the first optimizer step and in the second step, and what weights,
+gradients and Adam's moments hold of it, beside preflight's arithmetic.
 
 Prints a line a case to stderr and one JSON object to stdout.
 """
@@ -181,7 +181,8 @@ def trainer(checkpoint: Path, work: Path) -> dict:
         "advantages": torch.randn(shape, generator=draw).to(device),
         "loss_mask": torch.ones(shape, dtype=torch.bool, device=device),
     }
-    seconds, peaks = [], []
+    allocated = torch.cuda.memory_allocated
+    held, seconds, peaks = {"weights": allocated()}, [], []
     for _ in range(STEPS):
         torch.cuda.reset_peak_memory_stats()
         torch.cuda.synchronize()
@@ -193,7 +194,15 @@ def trainer(checkpoint: Path, work: Path) -> dict:
             loss.backward()
         if not peaks:  # Adam's moments are made in the step that follows
             peaks.append(torch.cuda.max_memory_allocated() / 1e9)
-        optimizer.step()
+            del hidden, loss
+            held["gradients"] = allocated() - held["weights"]
+            optimizer.step()
+            held["Adam"] = allocated() - held["weights"] - held["gradients"]
+            held["beside these, at the peak"] = int(peaks[0] * 1e9) - sum(
+                held[name] for name in ("weights", "gradients")
+            )
+        else:
+            optimizer.step()
         optimizer.zero_grad()
         torch.cuda.synchronize()
         seconds.append(time.perf_counter() - begin)
@@ -210,6 +219,7 @@ def trainer(checkpoint: Path, work: Path) -> dict:
         "model_flop_per_second": operations / best,
         "mfu": operations / best / PEAK,
         "peak_gb": {"step 1": round(peaks[0], 1), "step 2": round(peaks[2], 1)},
+        "held_gb": {name: round(size / 1e9, 2) for name, size in held.items()},
         "predicted_gb": predicted(checkpoint),
     }
 
@@ -223,8 +233,8 @@ def attended_positions(text: dict) -> int:
     return sum(inside if kind == "sliding_attention" else full for kind in text["layer_types"])
 
 
-def predicted(checkpoint: Path) -> dict[str, float]:
-    """Preflight's arithmetic for what torch allocates on this trainer, in GB."""
+def predicted(checkpoint: Path) -> dict[str, dict[str, float]]:
+    """Preflight's arithmetic for what torch allocates on this trainer, item by item, in GB."""
     from glimmer.config import load
     from glimmer.preflight.memory import trainer
     from glimmer.preflight.shapes import Shape
@@ -234,18 +244,14 @@ def predicted(checkpoint: Path) -> dict[str, float]:
     titan = config["titan"] | one | {"context": CONTEXT, "rows_per_batch": ROWS}
     shape = Shape.of(json.loads((checkpoint / "config.json").read_text()))
     outside = ("CUDA context", "allocator's slack")  # not among allocated bytes
-    return {
-        f"step {step}": round(
-            sum(
-                size
-                for name, size in trainer(shape, titan, step=step).items.items()
-                if name not in outside
-            )
-            / 1e9,
-            1,
-        )
-        for step in (1, 2)
-    }
+    found = {}
+    for step in (1, 2):
+        items = trainer(shape, titan, step=step).items
+        inside = {name: size / 1e9 for name, size in items.items() if name not in outside}
+        found[f"step {step}"] = {"all": round(sum(inside.values()), 1)} | {
+            name: round(size, 2) for name, size in inside.items() if size
+        }
+    return found
 
 
 def measure(case: str, work: Path) -> dict:
