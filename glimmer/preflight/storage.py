@@ -11,7 +11,7 @@ from typing import Any
 from glimmer.preflight.findings import Finding, gib, ok, refuse
 from glimmer.preflight.inventory import Inventory
 from glimmer.preflight.shapes import Shape, parameters
-from glimmer.retrieval.sizes import gpu_bytes, index_bytes
+from glimmer.retrieval.sizes import gpu_bytes, gpu_parts, index_bytes
 
 GIB = 2**30
 # Sizes of sources that are too large to be asked for: bytes as stored and unpacked, passages.
@@ -208,7 +208,10 @@ def _links_on_gpu(
         degrees = index["graph_degree"], index["intermediate_graph_degree"]
         need, there = gpu_bytes(corpus.passages, dimension, *degrees), host.gpus[0].total
         told = f"{gib(need)}: vectors in half precision, CAGRA's graphs and room to work"
-        if need > there:
+        parts = gpu_parts(corpus.passages, dimension, *degrees, there)
+        if parts is None:
             yield refuse(what, gib(there), told, out)
-        else:
+        elif parts == 1:
             yield ok(what, gib(there), told)
+        else:
+            yield ok(what, gib(there), f"{told}; less in {parts} parts, as it will be done")

@@ -95,11 +95,16 @@ def build_index(
         from glimmer.retrieval.cagra import check_gpu, link_on_gpu
 
         graph = {"graph_degree": graph_degree, "intermediate_degree": intermediate_graph_degree}
-        check_gpu(len(scan), width, **graph)
-        made_by |= graph | {"build_algo": build_algo}
+        parts = check_gpu(len(scan), width, **graph)
+        made_by |= graph | {"build_algo": build_algo, "parts": parts}
     previous = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(threads)
     try:
+        if on_gpu:
+            # Before the index has memory: what leads to the links takes a third of it.
+            links = link_on_gpu(
+                files, len(scan), width, width=2 * M, build_algo=build_algo, parts=parts, **graph
+            )
         index = new_index(width, M, storage)
         index.hnsw.efConstruction = ef_construction
         index.hnsw.efSearch = ef_search
@@ -107,9 +112,7 @@ def build_index(
         with Progress(len(scan), "building the index", unit=" passages") as progress:
             fill(index, files, len(scan), progress=progress.update)
         if on_gpu:
-            set_ground_links(
-                index, link_on_gpu(index, files, len(scan), build_algo=build_algo, **graph)
-            )
+            set_ground_links(index, links)
             index.init_level0 = True
         record = {
             "format": FORMAT,

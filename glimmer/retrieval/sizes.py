@@ -10,8 +10,9 @@ _ONE_BLOCK, _PARTS = 4096, 256
 _LEAST_ROWS, _LEAST_ROWS_THREADS = 1024, 4096
 # Where only upper levels are inserted, one vector in M, larger ones still.
 UPPER_PARTS = 32
-# On a GPU: cuVS' own index while it builds, and the sorting of reverse links, a vector.
-LINKS_WORK = 1536
+# On a GPU beside what grows with the vectors: a context, faiss' own room, candidates at work.
+GPU_WORK = 6 << 30
+_MOST_PARTS = 64
 
 
 def index_bytes(n: int, d: int, M: int, storage: str = "fp32") -> int:
@@ -32,8 +33,23 @@ def rows_at_once(n: int, threads: int = 1) -> int:
     return n if n <= _ONE_BLOCK else min(n, max(least, n // _PARTS))
 
 
-def gpu_bytes(n: int, d: int, graph_degree: int, intermediate_degree: int) -> int:
-    """GPU memory that a build takes, by arithmetic: half-precision vectors, both graphs, links of
-    each scale, and room to work."""
-    scales = 4 * 32 // 3
-    return n * (2 * d + 4 * (graph_degree + intermediate_degree) + scales + LINKS_WORK)
+def gpu_bytes(n: int, d: int, graph_degree: int, intermediate_degree: int, parts: int = 1) -> int:
+    """GPU memory that a build takes, by arithmetic.
+
+    In one part: half-precision vectors, cuVS' own copy of them while it looks for neighbours, both
+    graphs, links of each scale. In several, that of one part, or the links of all.
+    """
+    graphs = 4 * (graph_degree + intermediate_degree)
+    if parts == 1:
+        return n * (4 * d + graphs + 4 * 32 // 3) + GPU_WORK
+    return max(-(-n // parts) * (4 * d + graphs), n * 8 * graph_degree) + GPU_WORK
+
+
+def gpu_parts(
+    n: int, d: int, graph_degree: int, intermediate_degree: int, there: int
+) -> int | None:
+    """The fewest parts in which a GPU with `there` bytes builds; None if it is too small."""
+    for parts in range(1, _MOST_PARTS + 1):
+        if gpu_bytes(n, d, graph_degree, intermediate_degree, parts) <= there:
+            return parts
+    return None

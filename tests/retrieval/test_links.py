@@ -9,11 +9,17 @@ import torch
 from glimmer.errors import ConfigError
 from glimmer.files import read_json
 from glimmer.retrieval import build_index
-from glimmer.retrieval.cagra import check_gpu, load
+from glimmer.retrieval.cagra import check_gpu
 from glimmer.retrieval.hnsw import new_index, set_ground_links
 from glimmer.retrieval.index import storage_of
-from glimmer.retrieval.links import diversified, exact_neighbours, ground_links, with_reverse
-from glimmer.retrieval.sizes import gpu_bytes
+from glimmer.retrieval.links import (
+    diversified,
+    exact_neighbours,
+    ground_links,
+    neighbours_by_parts,
+    with_reverse,
+)
+from glimmer.retrieval.sizes import gpu_bytes, gpu_parts
 
 
 def unit(n, d, seed):
@@ -54,6 +60,52 @@ def test_every_link_gets_its_reverse_while_there_is_room():
     assert with_reverse(full.clone()).tolist()[1] == [2, 3]  # no room for 0 and 4
 
 
+def test_reverse_links_do_not_depend_on_how_many_are_looked_at():
+    rng = np.random.default_rng(0)
+    links = np.full((500, 8), -1, np.int32)
+    for row in range(500):
+        # A few are everybody's neighbours: rows that run full.
+        count = rng.integers(0, 7)
+        near = (500 * rng.random(30) ** 3).astype(int)
+        near = list(dict.fromkeys(near[near != row].tolist()))[:count]
+        links[row, : len(near)] = near
+    # One link after the other: the nearest first, and of these the smaller row.
+    expected = [[link for link in row if link >= 0] for row in links.tolist()]
+    pairs = [(t, rank, s) for s, row in enumerate(expected) for rank, t in enumerate(row)]
+    own = [list(row) for row in expected]
+    for target, _, source in sorted(pairs):
+        if source not in own[target] and len(expected[target]) < 8:
+            expected[target].append(source)
+    expected = [row + [-1] * (8 - len(row)) for row in expected]
+    for at_once in (60, 500, 1 << 20):
+        assert with_reverse(torch.from_numpy(links.copy()), at_once).tolist() == expected
+
+
+def exact_search(part):
+    """What CAGRA is asked for: the nearest of a part, and scores."""
+
+    def search(queries, k):
+        scores, rows = (queries.float() @ part.float().T).topk(k, dim=1)
+        return rows, scores
+
+    return search
+
+
+@pytest.mark.parametrize("parts", [1, 3])
+def test_neighbours_found_by_parts_are_those_of_the_whole(parts, monkeypatch):
+    monkeypatch.setattr("glimmer.retrieval.links._QUERIES", 64)
+    x = torch.from_numpy(unit(300, 16, 4))
+    found = neighbours_by_parts(x, 20, exact_search, parts=parts, device="cpu")
+    assert found.dtype == torch.int32
+    assert (found.long() == exact_neighbours(x, 20)).all()
+
+
+def test_parts_with_fewer_vectors_than_neighbours():
+    x = torch.from_numpy(unit(9, 4, 5))
+    found = neighbours_by_parts(x, 8, exact_search, parts=4, device="cpu")
+    assert (found.long() == exact_neighbours(x, 8)).all()
+
+
 def test_islands_are_joined(tmp_path):
     """Clusters that a graph of neighbours alone leaves apart: found as well as by insertion."""
     rng = np.random.default_rng(0)
@@ -77,30 +129,73 @@ def test_islands_are_joined(tmp_path):
     assert recall(index) > 0.98 > alone
 
 
-def test_an_index_of_the_gpus_way_is_served_as_any_other(small, monkeypatch):
+@pytest.mark.parametrize("parts", [1, 3])
+def test_an_index_of_the_gpus_way_is_served_as_any_other(small, monkeypatch, parts):
     """The whole backend, with exact neighbours where CAGRA would be asked."""
     import glimmer.retrieval.cagra as cagra
     from glimmer.retrieval.index import open_index
 
-    def on_cpu(index, shards, n, **_):
-        vectors = load(shards, n, index.d, device="cpu")
-        return ground_links(vectors, exact_neighbours, degree=32, width=index.hnsw.nb_neighbors(0))
+    asked = []
 
-    monkeypatch.setattr(cagra, "check_gpu", lambda *_, **__: None)
-    monkeypatch.setattr(cagra, "link_on_gpu", on_cpu)
+    def graph(vectors, k, **settings):
+        asked.append((len(vectors), settings))
+        return exact_neighbours(vectors, k)
+
+    def search(part, k, **settings):
+        asked.append((len(part), settings))
+        return exact_search(part)
+
+    monkeypatch.setattr(cagra, "check_gpu", lambda *_, **__: parts)
+    monkeypatch.setattr(cagra, "cagra_graph", graph)
+    monkeypatch.setattr(cagra, "cagra_search", search)
+    monkeypatch.setattr(cagra, "_DEVICE", "cpu")
+    monkeypatch.setattr(cagra, "_EXACT_BELOW", 100)
     queries = np.concatenate([np.load(path) for path in small.vectors])[:40]
     before = open_index(small.index, small.corpus).candidates(queries)[0][:, 0]
     for storage in ("fp32", "fp16", "sq8"):
         out = small.base / storage
         build_index(
-            small.vectors, small.corpus, out, M=8, ef_search=40, storage=storage, backend="cagra"
-        )
+            *(small.vectors, small.corpus, out), M=8, ef_search=40, storage=storage,
+            backend="cagra", graph_degree=32, intermediate_graph_degree=48,
+        )  # fmt: skip
         record = read_json(out / "index.json")
         assert (record["backend"], record["deterministic"]) == ("cagra", False)
-        assert record["graph_degree"] == 64 and record["build_algo"] == "nn_descent"
+        assert (record["graph_degree"], record["parts"]) == (32, parts)
+        assert record["build_algo"] == "nn_descent"
         opened = open_index(out, small.corpus)
         assert storage_of(opened._faiss) == storage
         assert (opened.candidates(queries)[0][:, 0] == before).all()
+    assert {size for size, _ in asked} >= ({200} if parts == 1 else {66, 67})
+    assert all(s == {"intermediate": 48, "build_algo": "nn_descent"} for _, s in asked)
+
+
+def test_parts_cost_no_recall(tmp_path, monkeypatch):
+    """recall@5 of the same vectors linked in one part and in four."""
+    import glimmer.retrieval.cagra as cagra
+
+    monkeypatch.setattr(cagra, "cagra_graph", lambda vectors, k, **_: exact_neighbours(vectors, k))
+    monkeypatch.setattr(cagra, "cagra_search", lambda part, k, **_: exact_search(part))
+    monkeypatch.setattr(cagra, "_DEVICE", "cpu")
+    monkeypatch.setattr(cagra, "_EXACT_BELOW", 100)
+    rng = np.random.default_rng(0)
+    x = np.repeat(unit(60, 24, 2), 50, 0) + 0.04 * rng.standard_normal((3000, 24), np.float32)
+    x = (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    queries = x[::10] + 0.01 * unit(300, 24, 3)
+    truth = np.argsort(-(queries @ x.T), axis=1)[:, :5]
+    index = new_index(24, 16, "fp32")
+    index.init_level0 = False
+    index.add(x)
+    index.hnsw.efSearch = 48
+    for parts in (1, 4):
+        links = cagra.link_on_gpu(
+            [tmp_path / "x.npy"], 3000, 24, width=32, graph_degree=32, intermediate_degree=48,
+            build_algo="nn_descent", parts=parts,
+        )  # fmt: skip
+        set_ground_links(index, links)
+        found = index.search(queries, 5)[1]
+        recall = np.mean([len({*a} & {*b}) / 5 for a, b in zip(found, truth, strict=True)])
+        assert recall > 0.98
 
 
 def test_without_cuvs_it_is_refused_by_name(small):
@@ -121,8 +216,20 @@ def test_a_gpu_that_is_too_small_is_refused_with_the_sum(monkeypatch):
     card = type("Card", (), {"total_memory": 40 * 10**9})()
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: card)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "A card")
+    # Too few for wiki-18's links, which are not made in parts.
+    card.total_memory = 14 * 10**9
     need = gpu_bytes(21_015_324, 768, 64, 128)
-    with pytest.raises(ConfigError, match=rf"{need / 1e9:.1f} GB; A card has 40\.0 GB"):
+    with pytest.raises(ConfigError, match=rf"{need / 1e9:.1f} GB on a GPU.*A card has 14\.0 GB"):
         check_gpu(21_015_324, 768, **degrees)
     card.total_memory = need
-    check_gpu(21_015_324, 768, **degrees)
+    assert check_gpu(21_015_324, 768, **degrees) == 1
+    card.total_memory = need - 1
+    assert check_gpu(21_015_324, 768, **degrees) == 2
+
+
+def test_parts_of_wiki18_by_card():
+    """docs/retrieval.md's table."""
+    found = {
+        gb: gpu_parts(21_015_324, 768, 64, 128, gb * 10**9) for gb in (150, 141, 80, 48, 40, 24)
+    }
+    assert found == {150: 1, 141: 1, 80: 2, 48: 2, 40: 3, 24: 5}
