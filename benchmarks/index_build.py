@@ -11,11 +11,15 @@ build above what the process had before it, as a ratio to the file (VmHWM), reca
 search, queries a second and build time as ratios to fp32's at the same efSearch. Then the links of
 the backend cagra, with exact neighbours in CAGRA's place, against insertion, at 10,000 x 96.
 
-cuda: CAGRA's settings through `glimmer.retrieval.links`, faiss' own copy of a CAGRA graph
-(base_level_only), and HNSW built by the CPU; recall@10 against queries a second over efSearch, and
-queries a second at equal recall, by interpolation, as a ratio to the CPU-built index.
+cuda: HNSW built by the CPU, CAGRA's settings through `glimmer.retrieval.links` (in one part, in
+two, without the smaller scales), and faiss' own copy of a CAGRA graph (with upper levels, and
+base_level_only); recall@10 against queries a second over efSearch, on all threads and with nothing
+else at work, and queries a second at equal recall, by interpolation, as a ratio to the CPU-built
+index. Whatever is done after --limit-seconds is left out, the least telling last. --dry runs the
+same on a CPU, with exact neighbours in CAGRA's place.
 
-Prints a table to stderr as it goes and one JSON object to stdout.
+Prints a table to stderr as it goes. To stdout: cpu one JSON object; cuda one JSON line a variant as
+soon as it is measured, and its ratios to the CPU's.
 """
 
 from __future__ import annotations
@@ -26,7 +30,11 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -37,12 +45,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 SWEEP = (16, 24, 32, 48, 64, 96, 128, 192, 256, 512)
 TARGETS = (0.95, 0.98, 0.99, 0.995, 0.999)
 K = 10
-CAGRA = [  # graph degree, intermediate degree, build algorithm
-    (64, 128, "nn_descent"),
-    (32, 64, "nn_descent"),
-    (32, 128, "nn_descent"),
-    (64, 128, "ivf_pq"),
-]
+STARTED = time.perf_counter()
 
 
 def clustered(n: int, d: int, queries: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -76,7 +79,7 @@ def recall_of(found: np.ndarray, truth: np.ndarray) -> float:
 
 
 def sweep(index: object, queries: np.ndarray, truth: np.ndarray) -> list[dict[str, float]]:
-    """Recall and queries a second, the best of three, for each efSearch."""
+    """Recall and queries a second, the best of two, for each efSearch."""
     import faiss
 
     rows = []
@@ -84,7 +87,7 @@ def sweep(index: object, queries: np.ndarray, truth: np.ndarray) -> list[dict[st
         params = faiss.SearchParametersHNSW(efSearch=ef)
         index.search(queries[:64], K, params=params)
         seconds = []
-        for _ in range(3):
+        for _ in range(2):
             began = time.perf_counter()
             found = index.search(queries, K, params=params)[1]
             seconds.append(time.perf_counter() - began)
@@ -225,96 +228,258 @@ def linked(kind: str, options: argparse.Namespace) -> dict[str, object]:
     return {"n": n, "d": d, **rows, "queries_at_equal_recall": ratio}
 
 
-def on_gpu(options: argparse.Namespace) -> dict[str, object]:
+def on_gpu(options: argparse.Namespace) -> None:
+    # Before faiss: cuVS then finds the CUDA libraries that torch has loaded.
+    import torch  # isort: skip
     import faiss
-    import torch
 
-    from glimmer.retrieval.cagra import (
-        cagra_graph,
-        check_gpu,
-        configured,
-        link_on_gpu,
-        load,
-        resources,
-    )
-    from glimmer.retrieval.hnsw import fill, new_index, set_ground_links
+    from glimmer.retrieval import cagra
 
     faiss.omp_set_num_threads(options.threads)
     n, d = options.sizes[0], options.dimension
-    check_gpu(n, d, graph_degree=64, intermediate_degree=128)
+    if options.dry:
+        cagra._DEVICE, cagra._EXACT_BELOW = "cpu", n // 8
+        cagra.cagra_graph, cagra.cagra_search = stand_in_graph, stand_in_search
+    else:
+        cagra.check_gpu(n, d, graph_degree=64, intermediate_degree=128)
     vectors, queries = clustered(n, d, options.queries)
     truth = exact(vectors, queries)
-    say(f"{n} x {d} made; {torch.cuda.get_device_name(0)}, {options.threads} threads")
+    name = "cpu" if options.dry else torch.cuda.get_device_name(0)
+    say(f"{n} x {d} made; {name}, {options.threads} threads, faiss {faiss.__version__}")
     found: dict[str, dict[str, object]] = {}
-
-    def record(name: str, index: object, seconds: float, **more: float) -> None:
-        rows = sweep(index, queries, truth)
-        found[name] = {"build_seconds": seconds, **more, "sweep": rows}
-        say(f"{name}: built in {seconds:.1f} s {more or ''}")
-        for row in rows:
-            say(f"    efSearch {row['ef']:4d}  recall {row['recall']:.4f}  {row['qps']:8.0f} q/s")
-
-    with tempfile.TemporaryDirectory() as name:
+    longest = 0.0
+    with tempfile.TemporaryDirectory() as folder:
         shards = []
         for i, part in enumerate(np.array_split(vectors, 4)):
-            shards.append(Path(name) / f"shard-{i}.npy")
+            shards.append(Path(folder) / f"shard-{i}.npy")
             np.save(shards[-1], part)
-        # The first use of each library is warmed up on a twentieth.
-        warm = load([], 1 << 16, d, device="cuda")
-        warm[:, :d] = torch.from_numpy(vectors[: 1 << 16]).half()
-        cagra_graph(warm, 32, intermediate=64, build_algo="nn_descent")
-        del warm
-        for degree, intermediate, algo in CAGRA:
-            try:
-                torch.cuda.reset_peak_memory_stats()
-                began = time.perf_counter()
-                index = new_index(d, options.M, "fp32")
-                index.hnsw.efConstruction = options.ef_construction
-                index.init_level0 = False
-                fill(index, shards, n)
-                filled = time.perf_counter() - began
-                links = link_on_gpu(
-                    index, shards, n, graph_degree=degree,
-                    intermediate_degree=intermediate, build_algo=algo,
-                )  # fmt: skip
-                set_ground_links(index, links)
-                seconds = time.perf_counter() - began
-                record(
-                    f"cagra {degree}/{intermediate} {algo}, linked", index, seconds,
-                    upper_levels=round(filled, 2), links=float((links >= 0).sum(1).mean()),
-                    torch_gb=torch.cuda.max_memory_allocated() / 1e9,
-                )  # fmt: skip
-                del index
-            except Exception as error:  # one setting that fails must not lose the others
-                say(f"cagra {degree}/{intermediate} {algo} failed: {error}")
-        try:
+        if not options.dry:
+            # The first use of each library is warmed up, on its own vectors.
+            few = Path(folder) / "few.npy"
+            np.save(few, vectors[: 1 << 16])
+            for algo, parts in (("nn_descent", 1), ("ivf_pq", 1), ("nn_descent", 2)):
+                try:
+                    cagra.link_on_gpu(
+                        [few], 1 << 16, d, width=2 * options.M, graph_degree=64,
+                        intermediate_degree=128, build_algo=algo, parts=parts,
+                    )  # fmt: skip
+                except Exception as error:
+                    emit({"warm_up": algo, "parts": parts, "failed": f"{error}"[:400]})
+            say(f"{time.perf_counter() - STARTED:6.1f} s warm")
+        for name, build in variants(vectors, shards, n, options):
+            if name not in ("cpu", "linked 64/128 nn_descent") and left(options) < longest:
+                emit({"variant": name, "left_out": f"{left(options):.0f} s left"})
+                continue
             began = time.perf_counter()
-            gpu = faiss.GpuIndexCagra(
-                resources(), d, faiss.METRIC_INNER_PRODUCT, configured(64, 128, "nn_descent")
-            )
-            gpu.train(vectors)
-            copied = faiss.IndexHNSWCagra()
-            copied.base_level_only = True
-            gpu.copyTo(copied)
-            record("cagra 64/128 nn_descent, copied", copied, time.perf_counter() - began)
-            del gpu, copied
-        except Exception as error:
-            say(f"faiss' own copy failed: {error}")
+            try:
+                with gpu_memory(options.dry) as memory:
+                    index, more = build()
+                seconds = time.perf_counter() - began
+            except Exception as error:  # one variant that fails must not lose the others
+                emit({"variant": name, "failed": f"{type(error).__name__}: {error}"[:400]})
+                continue
+            rows = sweep(index, queries, truth)
+            del index
+            found[name] = {"build_seconds": round(seconds, 2), **more, **memory, "sweep": rows}
+            emit({"variant": name, "n": n, "d": d, **found[name]})
+            if name != "cpu":
+                longest = max(longest, time.perf_counter() - began)
+            for row in rows:
+                say(f"    ef {row['ef']:4d}  recall {row['recall']:.4f}  {row['qps']:8.0f} q/s")
+            if "cpu" in found:
+                new = found if name == "cpu" else {name: found[name]}
+                emit({"to_cpu": {key: ratios(row, found["cpu"]) for key, row in new.items()}})
+
+
+def ratios(row: dict[str, object], cpu: dict[str, object]) -> dict[str, object]:
+    """How much faster it was built, and queries a second at equal recall."""
+    equal = {}
+    for target in TARGETS:
+        mine, theirs = at_recall(row["sweep"], target), at_recall(cpu["sweep"], target)
+        if mine and theirs:
+            equal[str(target)] = round(mine / theirs, 3)
+    return {
+        "faster": round(cpu["build_seconds"] / row["build_seconds"], 2),
+        "best_recall": row["sweep"][-1]["recall"],
+        "queries_at_equal_recall": equal,
+    }
+
+
+Build = Callable[[], tuple[object, dict[str, object]]]
+
+
+def variants(
+    vectors: np.ndarray, shards: list[Path], n: int, options: argparse.Namespace
+) -> Iterator[tuple[str, Build]]:
+    """(name, what builds it), the most telling first."""
+    linked = partial(build_linked, shards, n, options)
+    yield "linked 64/128 nn_descent", partial(linked, 64, 128, "nn_descent")
+    yield "linked 32/64 nn_descent", partial(linked, 32, 64, "nn_descent")
+    yield "cpu", partial(build_by_cpu, shards, n, options)
+    copied = partial(build_copied, vectors, options)
+    yield "copied 64/128 nn_descent", partial(copied, 64, 128, "nn_descent")
+    yield "linked 64/128 ivf_pq", partial(linked, 64, 128, "ivf_pq")
+    yield (
+        "linked 64/128 nn_descent, two parts",
+        partial(linked, 64, 128, "nn_descent", parts=2),
+    )
+    yield (
+        "copied 64/128 nn_descent, base_level_only",
+        partial(copied, 64, 128, "nn_descent", base_level_only=True),
+    )
+    yield (
+        "linked 64/128 nn_descent, one scale",
+        partial(linked, 64, 128, "nn_descent", scales=False),
+    )
+    yield "linked 48/96 nn_descent", partial(linked, 48, 96, "nn_descent")
+    yield "copied 64/128 ivf_pq", partial(copied, 64, 128, "ivf_pq")
+
+
+def build_linked(
+    shards: list[Path],
+    n: int,
+    options: argparse.Namespace,
+    degree: int,
+    intermediate: int,
+    algo: str,
+    *,
+    parts: int = 1,
+    scales: bool = True,
+) -> tuple[object, dict[str, object]]:
+    """The backend cagra, as `build_index` does it; seconds of its steps."""
+    from glimmer.retrieval import cagra
+    from glimmer.retrieval.hnsw import fill, new_index, set_ground_links
+
+    seconds = {"graphs": 0.0}
+
+    def timed(name: str, real: Callable, rows: object, k: int, **more: object) -> object:
         began = time.perf_counter()
-        index = new_index(d, options.M, "fp32")
-        index.hnsw.efConstruction = options.ef_construction
-        fill(index, shards, n)
-        record("cpu", index, time.perf_counter() - began)
-    cpu = found["cpu"]
-    for name, row in found.items():
-        row["faster"] = cpu["build_seconds"] / row["build_seconds"]
-        row["queries_at_equal_recall"] = {}
-        for target in TARGETS:
-            mine, theirs = at_recall(row["sweep"], target), at_recall(cpu["sweep"], target)
-            if mine and theirs:
-                row["queries_at_equal_recall"][str(target)] = round(mine / theirs, 3)
-        say(f"{name:36s} x {row['faster']:6.1f} faster; {row['queries_at_equal_recall']}")
-    return {"device": torch.cuda.get_device_name(0), "n": n, "d": d, "built": found}
+        if name == "graphs" and not scales and len(rows) < n:
+            return rows.new_full((len(rows), k), -1).int()
+        made = real(rows, k, **more)
+        seconds["graphs"] += time.perf_counter() - began
+        return made
+
+    real = cagra.cagra_graph, cagra.cagra_search, cagra.exact_neighbours
+    cagra.cagra_graph = partial(timed, "graphs", real[0])
+    cagra.cagra_search = partial(timed, "trained", real[1])
+    cagra.exact_neighbours = partial(timed, "graphs", real[2])
+    try:
+        began = time.perf_counter()
+        links = cagra.link_on_gpu(
+            shards, n, options.dimension, width=2 * options.M, graph_degree=degree,
+            intermediate_degree=intermediate, build_algo=algo, parts=parts,
+        )  # fmt: skip
+        seconds["links"] = time.perf_counter() - began
+    finally:
+        cagra.cagra_graph, cagra.cagra_search, cagra.exact_neighbours = real
+    index = new_index(options.dimension, options.M, "fp32")
+    index.hnsw.efConstruction = options.ef_construction
+    index.init_level0 = False
+    began = time.perf_counter()
+    fill(index, shards, n)
+    seconds["upper levels"] = time.perf_counter() - began
+    set_ground_links(index, links)
+    index.init_level0 = True
+    told = {key: round(value, 2) for key, value in seconds.items()}
+    return index, {"seconds": told, "links": round(float((links >= 0).sum(1).mean()), 1)}
+
+
+def build_copied(
+    vectors: np.ndarray,
+    options: argparse.Namespace,
+    degree: int,
+    intermediate: int,
+    algo: str,
+    *,
+    base_level_only: bool = False,
+) -> tuple[object, dict[str, object]]:
+    """faiss' own way: CAGRA's graph as the lowest level of an IndexHNSWCagra."""
+    import faiss
+
+    from glimmer.retrieval.cagra import configured, resources
+
+    config = configured(degree, intermediate, algo)
+    gpu = faiss.GpuIndexCagra(resources(), options.dimension, faiss.METRIC_INNER_PRODUCT, config)
+    began = time.perf_counter()
+    gpu.train(vectors)
+    seconds = {"graphs": round(time.perf_counter() - began, 2)}
+    copied = faiss.IndexHNSWCagra()
+    copied.base_level_only = base_level_only
+    copied.hnsw.efConstruction = options.ef_construction
+    gpu.copyTo(copied)
+    return copied, {"seconds": seconds}
+
+
+def build_by_cpu(
+    shards: list[Path], n: int, options: argparse.Namespace
+) -> tuple[object, dict[str, object]]:
+    from glimmer.retrieval.hnsw import fill, new_index
+
+    done = 0
+
+    def progress(rows: int) -> None:
+        nonlocal done
+        done += rows
+        if left(options) < 0:
+            raise TimeoutError(f"{done} of {n} vectors were inserted when the time was over")
+
+    index = new_index(options.dimension, options.M, "fp32")
+    index.hnsw.efConstruction = options.ef_construction
+    fill(index, shards, n, progress=progress)
+    return index, {}
+
+
+def stand_in_graph(vectors: object, k: int, **_: object) -> object:
+    from glimmer.retrieval.links import exact_neighbours
+
+    return exact_neighbours(vectors, k)
+
+
+def stand_in_search(part: object, k: int, **_: object) -> Callable:
+    def search(queries: object, wanted: int) -> tuple[object, object]:
+        scores, rows = (queries.float() @ part.float().T).topk(wanted, dim=1)
+        return rows, scores
+
+    return search
+
+
+@contextmanager
+def gpu_memory(dry: bool) -> Iterator[dict[str, float]]:
+    """Peak of the GPU's memory above what was taken before, in GB, looked at 50 times a second."""
+    found: dict[str, float] = {}
+    if dry:
+        yield found
+        return
+    import torch
+
+    torch.cuda.empty_cache()
+    before = torch.cuda.mem_get_info()[0]
+    least, over = before, threading.Event()
+
+    def watch() -> None:
+        nonlocal least
+        while not over.wait(0.02):
+            least = min(least, torch.cuda.mem_get_info()[0])
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield found
+    finally:
+        over.set()
+        watcher.join()
+        found["gpu_gb"] = round((before - least) / 1e9, 2)
+
+
+def left(options: argparse.Namespace) -> float:
+    return options.limit_seconds - (time.perf_counter() - STARTED)
+
+
+def emit(line: dict[str, object]) -> None:
+    print(json.dumps(line), flush=True)
+    short = {key: value for key, value in line.items() if key != "sweep"}
+    say(f"{time.perf_counter() - STARTED:6.1f} s", json.dumps(short))
 
 
 def say(*words: object) -> None:
@@ -331,18 +496,25 @@ def main() -> None:
     parser.add_argument("--ef-construction", type=int)
     parser.add_argument("--ef", type=int, default=64, help="efSearch of the CPU's table")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--limit-seconds", type=float, default=330, help="of cuda, in all")
+    parser.add_argument("--dry", action="store_true", help="cuda's part, on a CPU")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--folder", help=argparse.SUPPRESS)
     parser.add_argument("--storage", default="fp32", help=argparse.SUPPRESS)
     options = parser.parse_args()
     gpu = options.device == "cuda"
+    if options.dry:
+        options.sizes, options.dimension = options.sizes or [4000], options.dimension or 32
     options.sizes = options.sizes or ([500_000] if gpu else [50_000, 150_000])
     options.dimension = options.dimension or (768 if gpu else 384)
     options.ef_construction = options.ef_construction or (200 if gpu else 40)
     if options.one:
         build_one(options)
         return
-    print(json.dumps(on_gpu(options) if gpu else on_cpu(options), indent=2))
+    if gpu or options.dry:
+        on_gpu(options)
+    else:
+        print(json.dumps(on_cpu(options), indent=2))
 
 
 if __name__ == "__main__":
