@@ -8,20 +8,40 @@ gives it. If one ends by itself, all are ended: half a service is not left behin
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
+import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from glimmer.errors import GlimmerError
+from glimmer.files import sole_writer
 from glimmer.logs import get_logger
 from glimmer.retrieval.errors import ServiceError
 from glimmer.retrieval.service import stop_signal
 
 logger = get_logger("glimmer.retrieval.service")
+_METRICS = "glimmer-metrics-"
+
+
+@contextlib.contextmanager
+def _metrics_folder() -> Iterator[str]:
+    """A temporary folder for the replicas' figures; those of killed services are removed first."""
+    for left in Path(tempfile.gettempdir()).glob(f"{_METRICS}*"):
+        with contextlib.suppress(GlimmerError, OSError):  # its service lives, or another user's
+            if (left / ".lock").exists():
+                with sole_writer(left / ".lock"):
+                    shutil.rmtree(left)
+    with (
+        tempfile.TemporaryDirectory(prefix=_METRICS, ignore_cleanup_errors=True) as folder,
+        sole_writer(Path(folder) / ".lock"),
+    ):
+        yield folder
 
 
 async def supervise(
@@ -41,7 +61,7 @@ async def supervise(
     stop = asyncio.ensure_future(stop_signal().wait())
     port = bound.getsockname()[1]
     replicas: list[asyncio.subprocess.Process] = []
-    with tempfile.TemporaryDirectory(prefix="glimmer-metrics-") as folder:
+    with _metrics_folder() as folder:
 
         async def start(*, verify: bool) -> None:
             one = {**settings, "port": port, "verify_checksums": verify}

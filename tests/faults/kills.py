@@ -2,13 +2,17 @@
 
 `python -m tests.faults.kills --kills 60 --seed 0` writes a table. A chain starts from nothing; at
 a moment drawn uniformly one process of the running workflow is killed, or all of them, and the same
-command is given again, until a run comes to its end undisturbed. Then its figures and files must be
-those of a run that nobody hurt, and nothing that was finished may have been made twice.
+command is given again, and so on until a run ends before its moment has come. Then its figures and
+files must be those of a run that nobody hurt, and nothing finished may have been made twice.
+
+Killed is one of the kinds that are there at that moment: the search service and its workers live
+only while something is searched, the others nearly always.
 """
 
 import argparse
 import base64
 import collections
+import contextlib
 import json
 import os
 import random
@@ -29,7 +33,11 @@ from tests.workflow.copies import SETTINGS, Workflow
 
 RUN = "results/t"
 MARK = "GLIMMER_FAULT_RUN"
-KINDS = ("snakemake", "job", "script", "service", "group")
+KINDS = ("snakemake", "script", "service", "worker", "group")
+# Two processes of the service, for the kind "worker", and the cache as in the embedded default.
+HERE = {"retrieval": {"replicas": 2}, "cache": {"folder": "results/cache"}}
+# What a run says while a script of the killed one still works.
+ORPHAN = re.compile("is writing here already|another process is making this shard")
 LEFT_OVER = re.compile(r"\.(part|whole|journal|incoming|away)$")
 
 
@@ -69,14 +77,22 @@ def of_kind(mark: str, kind: str, root: int) -> list[psutil.Process]:
         if kind == "group":
             found.append(process)
         elif "glimmer.retrieval.service" in command:
-            found += [process] if kind == "service" else []
+            own = "worker" if "--replica" in command else "service"
+            found += [process] if kind == own else []
         elif ".snakemake/scripts/" in command:
             found += [process] if kind == "script" else []
         elif process.pid == root:
             found += [process] if kind == "snakemake" else []
-        elif "snakemake" in command:
-            found += [process] if kind == "job" else []
     return found
+
+
+def stage(mark: str) -> str:
+    """Whose script runs."""
+    for process in processes(mark):
+        with contextlib.suppress(psutil.Error):
+            if found := re.search(r"/scripts/\w+\.(\w+)\.py", " ".join(process.cmdline())):
+                return found[1]
+    return "between jobs"
 
 
 def kill(found: list[psutil.Process]) -> None:
@@ -142,21 +158,26 @@ class Chain:
     """One folder, killed and started again until it ends."""
 
     def __init__(self, folder: Path, seed: str) -> None:
-        self.workflow = Workflow.copy(folder, SETTINGS)
+        self.workflow = Workflow.copy(folder, SETTINGS | HERE)
         self.draw = random.Random(seed)
         self.temporary = folder / "tmp"
         self.temporary.mkdir()
+        self.marks: list[str] = []
         self.kills: list[str] = []
         self.wrong: list[str] = []
+        self.again: list[str] = []
         self.refused = 0
 
-    def run(self, seconds: float, most: int, tries: int = 40) -> None:
+    def run(self, seconds: float, most: int, tries: int = 150) -> None:
         """Kill at most `most` times, each at a moment within `seconds`; then run to the end."""
         kept: dict[Path, int] = {}
         for _ in range(tries):
             before = progress(self.workflow)
+            orphan = any(True for mark in self.marks for _ in processes(mark))
             code, said = self._once(seconds if len(self.kills) < most else None)
-            self.wrong += repeated(before, said)
+            # What an orphan finishes after its Snakemake has died is unfinished to the next one,
+            # which removes it. From the cache it comes back; an evaluation does not.
+            (self.again if orphan else self.wrong).extend(repeated(before, said))
             for path, then in kept.items():
                 if not path.exists() or path.stat().st_mtime_ns != then:
                     self.wrong.append(f"{path.relative_to(self.workflow.folder)} was made twice")
@@ -165,12 +186,15 @@ class Chain:
                 break
             if code is not None and code > 0 and not self.hurt:
                 self.refused += 1
-                time.sleep(3)  # an orphan of the killed run is still at work; its words say so
+                if not ORPHAN.search(said):
+                    self.wrong.append(f"a run failed by itself: {said[-3000:]}")
+                time.sleep(3)
             self.workflow.run("--unlock")
         else:
             self.wrong.append(f"no end after {tries} runs: {said[-1500:]}")
         time.sleep(1)
-        self.wrong += [f"process left: {p.cmdline()}" for p in processes(self.mark)]
+        for mark in self.marks:
+            self.wrong += [f"process left: {p.cmdline()}" for p in processes(mark)]
         files = (p for p in (self.workflow.folder / RUN).rglob("*") if LEFT_OVER.search(p.name))
         self.wrong += [f"file left: {p.relative_to(self.workflow.folder)}" for p in files]
         self.wrong += [f"temporary file left: {p}" for p in left_in(self.temporary)]
@@ -179,6 +203,7 @@ class Chain:
         """(exit status, words) of one run; killed within `seconds`, if given."""
         self.hurt = False
         self.mark = uuid.uuid4().hex
+        self.marks.append(self.mark)
         said = self.workflow.folder / "said.txt"
         with open(said, "wb") as out:
             running = subprocess.Popen(
@@ -191,17 +216,17 @@ class Chain:
                 start_new_session=True,
             )
         if seconds is not None:
-            kind, moment = self.draw.choice(KINDS), self.draw.uniform(0.5, seconds)
-            end = time.monotonic() + moment
+            end = time.monotonic() + self.draw.uniform(0.5, seconds)
             while time.monotonic() < end and running.poll() is None:
                 time.sleep(0.05)
-            # A kind that is not there at this moment is awaited.
-            while running.poll() is None and not (found := of_kind(self.mark, kind, running.pid)):
-                time.sleep(0.05)
-            if running.poll() is None:
-                kill(found)
+            there = {kind: of_kind(self.mark, kind, running.pid) for kind in KINDS}
+            there = {kind: found for kind, found in there.items() if found}
+            if running.poll() is None and there:
+                kind = self.draw.choice(list(there))
+                during = stage(self.mark)
+                kill(there[kind] if kind == "group" else [self.draw.choice(there[kind])])
                 self.hurt = True
-                self.kills.append(kind)
+                self.kills.append(f"{kind} in {during}")
         running.wait(600)
         return running.returncode, said.read_text(errors="replace")
 
@@ -210,8 +235,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--within", type=float, default=25, help="seconds of a run to draw from")
-    parser.add_argument("--a-chain", type=int, default=6)
+    parser.add_argument("--within", type=float, default=45, help="seconds of a run to draw from")
+    parser.add_argument("--a-chain", type=int, default=20, help="most kills of one chain")
     parser.add_argument(
         "--reference",
         type=Path,
@@ -229,8 +254,10 @@ def measure(
     kills: int, seed: int, within: float, a_chain: int, reference: Path | None = None
 ) -> dict:
     """Kill `kills` times; counts by kind, and everything that was not as it should be."""
-    by_kind: collections.Counter = collections.Counter()
-    wrong, refused, chains = [], 0, 0
+    began = time.monotonic()
+    killed: collections.Counter = collections.Counter()
+    during: collections.Counter = collections.Counter()
+    wrong, again, refused, chains = [], [], 0, 0
     with tempfile.TemporaryDirectory(prefix="kills-") as folder:
         if reference is not None and reference.exists():
             expected = json.loads(reference.read_text())
@@ -240,28 +267,33 @@ def measure(
             expected = figures(undisturbed)
             if reference is not None:
                 reference.write_text(json.dumps(expected))
-        while sum(by_kind.values()) < kills:
+        while killed.total() < kills:
             chain = Chain(Path(folder) / f"chain{chains}", f"{seed}/{chains}")
-            left = kills - sum(by_kind.values())
-            chain.run(within, min(a_chain, left))
+            chain.run(within, min(a_chain, kills - killed.total()))
             found = figures(chain.workflow)
             chain.wrong += [f"{k} differs" for k in expected if found[k] != expected[k]]
-            by_kind.update(chain.kills)
+            killed.update(text.split(" in ")[0] for text in chain.kills)
+            during.update(text.split(" in ")[1] for text in chain.kills)
+            again += chain.again
             refused += chain.refused
             wrong += [f"chain {chains}: {text}" for text in chain.wrong]
             chains += 1
             print(
-                f"chain {chains}: {' '.join(chain.kills)} {chain.wrong}",
+                f"{time.monotonic() - began:.0f} s, chain {chains}: {chain.kills} {chain.wrong}"
+                f" {chain.again} {chain.refused}",
                 file=sys.stderr,
                 flush=True,
             )
             if not chain.wrong:
                 subprocess.run(["rm", "-rf", str(chain.workflow.folder)], check=True)
     return {
-        "kills": sum(by_kind.values()),
-        "by_kind": dict(sorted(by_kind.items())),
+        "kills": killed.total(),
+        "by_kind": dict(sorted(killed.items())),
+        "by_stage": dict(during.most_common()),
         "chains": chains,
         "refused_while_an_orphan_worked": refused,
+        "made_again_what_an_orphan_finished": again,
+        "minutes": round((time.monotonic() - began) / 60, 1),
         "wrong": wrong,
     }
 

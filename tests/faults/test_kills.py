@@ -32,7 +32,7 @@ def test_a_chain_of_kills(finished, tmp_path):
 @pytest.mark.long
 @pytest.mark.timeout(7200)
 def test_sixty_kills():
-    result = measure(kills=60, seed=0, within=25, a_chain=6)
+    result = measure(kills=60, seed=0, within=45, a_chain=20)
     print(result)
     assert result["wrong"] == []
     assert result["kills"] >= 60
