@@ -124,3 +124,56 @@ def test_the_citation_fits_the_version():
     from glimmer import __version__
 
     assert citation["version"] == __version__ and citation["license"] == "Apache-2.0"
+
+
+PROGRAMS = ("make", "snakemake", "glimmer", "python", "printf", "export", "exec", "apt-get", "for")
+
+
+def shell_lines(page):
+    """(line before the block, command with its comment) of every command in a fenced block."""
+    text = page.read_text()
+    for found in re.finditer(r"^```(\w*)\n(.*?)^```", text, re.M | re.S):
+        if found[1] not in ("", "sh", "bash", "console"):
+            continue
+        before = text[: found.start()].rstrip().rsplit("\n\n", 1)[-1]
+        for line in found[2].replace("\\\n", " ").splitlines():
+            command = line.removeprefix("$ ")
+            if not line.startswith(" ") and command.split(" ")[0] in (*PROGRAMS, ".ci/run"):
+                yield before, command
+
+
+def runs(where):
+    """Whether `where` is what it says: .ci/run, or a test that exists."""
+    if where == ".ci/run":
+        return (ROOT / where).exists()
+    path, _, name = where.partition("::")
+    return re.search(rf"^def {name}\(", (ROOT / path).read_text(), re.M) is not None
+
+
+def test_every_command_of_the_pages_is_run_or_says_what_it_needs():
+    table = yaml.safe_load((ROOT / "tests/commands.yaml").read_text())
+    found = set()
+    for page in markdown():
+        for before, line in shell_lines(page):
+            command, _, comment = line.partition("  #")
+            command = " ".join(command.split())
+            found.add(command)
+            assert command in table or re.search(r"\bneeds\b", f"{before} {comment}"), (
+                f"{page.name}: {command!r} is in no line of tests/commands.yaml and does not say "
+                "what it needs"
+            )
+        for command in re.findall(r"`((?:snakemake|glimmer) [a-z][^`]*)`", page.read_text()):
+            found.add(command)
+    assert set(table) <= found, "no page has these any more"
+    assert [where for where in table.values() if not runs(where)] == []
+    ci = (ROOT / ".ci/run").read_text()
+    for command in (command for command, where in table.items() if where == ".ci/run"):
+        assert command == ".ci/run" or command in ci, f"{command} is not in .ci/run"
+
+
+def test_the_settings_that_the_readme_prints(tmp_path):
+    """The shell's own printf, and what the config makes of the file."""
+    (line,) = (c for _, c in shell_lines(ROOT / "README.md") if c.startswith("printf"))
+    subprocess.run(["bash", "-c", line], cwd=tmp_path, check=True)
+    made = yaml.safe_load((tmp_path / "mine.yaml").read_text())
+    assert made == {"run": "lr1e-4", "training": {"learning_rate": 0.0001}}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -79,17 +79,30 @@ def train(
             titan=dict(titan),
             search_token_env=retrieval.get("token_env"),
         )
-        if settings["engine"] == "titan":
-            from glimmer.training.titan import launch
-
-            launch.train(job, out=out, log=service_log.with_name("titan.log"))
-        else:
-            asyncio.run(_train_locally(job, out, threads, settings_hash))
+        ENGINES[settings["engine"]](job, out, threads, settings_hash, service_log)
 
 
 def engine_settings(engine: str, *, titan: Mapping[str, Any], threads: int) -> dict[str, Any]:
     """What of an engine's own settings a result depends on."""
-    return {"threads": threads} if engine == "local" else decisive(titan)
+    return decisive(titan) if engine == "titan" else {"threads": threads}
+
+
+def _on_gpus(job: Job, out: Path, _threads: int, _hash: str, service_log: Path) -> None:
+    from glimmer.training.titan import launch
+
+    launch.train(job, out=out, log=service_log.with_name("titan.log"))
+
+
+def _locally(job: Job, out: Path, threads: int, settings_hash: str, _log: Path) -> None:
+    asyncio.run(_train_locally(job, out, threads, settings_hash))
+
+
+# By the name in `training.engine`. Called with the job, the training folder, threads of torch, the
+# hash of all that the result depends on, and the path of the service's log.
+ENGINES: dict[str, Callable[[Job, Path, int, str, Path], None]] = {
+    "local": _locally,
+    "titan": _on_gpus,
+}
 
 
 async def _train_locally(job: Job, out: Path, threads: int, settings_hash: str) -> None:
