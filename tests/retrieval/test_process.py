@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -20,6 +21,7 @@ import pytest
 import glimmer
 from glimmer.errors import ConfigError
 from glimmer.retrieval import SearchClient, SearchHTTPError, ServiceError, retrieval_service
+from glimmer.retrieval.replicas import _metrics_folder
 from glimmer.retrieval.service import bind, serve
 from glimmer.retrieval.settings import bearer_token, service_settings
 
@@ -241,3 +243,28 @@ def test_who_can_reach_it_is_said(world, tmp_path, caplog, monkeypatch):
     service._check_reach(service_settings({"host": "0.0.0.0", "token_env": "SEARCH_TOKEN_OF_TEST"}))
     assert not caplog.records
     assert service_settings({})["host"] == "127.0.0.1"
+
+
+def test_what_a_killed_service_left_is_removed_by_the_next_one(tmp_path, monkeypatch):
+    """The replicas' figures lie in the temporary folder; those of a service that lives stay."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    dead, being_made = tmp_path / "glimmer-metrics-dead", tmp_path / "glimmer-metrics-new"
+    for folder in (dead, being_made):
+        folder.mkdir()
+        (folder / "histogram_1.db").touch()
+    (dead / ".lock").touch()
+    with _metrics_folder() as first:
+        assert not dead.exists() and being_made.exists()
+        code = (
+            "from glimmer.retrieval.replicas import _metrics_folder\n"
+            "with _metrics_folder() as folder: print(folder)"
+        )
+        second = subprocess.run(
+            [sys.executable, "-c", code],
+            env=os.environ | {"TMPDIR": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+        assert second != first and Path(first).exists()
+    assert sorted(tmp_path.iterdir()) == [being_made]
