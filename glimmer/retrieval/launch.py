@@ -7,6 +7,7 @@ killed; and a known query has to bring its passage before its URL is handed out.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -14,12 +15,13 @@ import select
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import aiohttp
 
 import glimmer
 from glimmer.assets.corpus import split_contents
@@ -31,6 +33,7 @@ from glimmer.retrieval.settings import bearer_token, service_settings
 logger = get_logger(__name__)
 
 _PROBES = 5
+_MOST_BYTES = 64 << 20  # of an answer to the probes, each a passage
 _LAST_WORDS_S = 2.0
 
 
@@ -257,21 +260,33 @@ def _check_elsewhere(
 
 def _request(url: str, body: Mapping[str, Any] | None, timeout_s: float, token: str | None) -> Any:
     """JSON answer to a GET, or to a POST of `body`. ServiceError on anything else."""
-    request = urllib.request.Request(  # noqa: S310  (http or https, by service_settings)
-        url,
-        data=None if body is None else json.dumps(body).encode(),
-        headers={"Content-Type": "application/json"}
-        | ({"Authorization": f"Bearer {token}"} if token else {}),
-    )
-    # A proxy of the environment is for the outside; the service is near.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with ThreadPoolExecutor(1) as thread:  # the caller may be within a loop of its own
+        return thread.submit(asyncio.run, _answer(url, body, timeout_s, token)).result()
+
+
+async def _answer(
+    url: str, body: Mapping[str, Any] | None, timeout_s: float, token: str | None
+) -> Any:
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    text = bytearray()
     try:
-        with opener.open(request, timeout=timeout_s) as response:
-            return json.loads(response.read())
-    except urllib.error.HTTPError as error:
-        detail = error.read()[:300].decode("utf-8", "replace")
-        raise ServiceError(f"{url}: answered {error.code}: {detail}") from error
-    except (OSError, ValueError) as error:
+        # Of the whole answer: one that comes drop by drop is not awaited for ever.
+        async with (
+            asyncio.timeout(timeout_s),
+            aiohttp.ClientSession(headers=headers) as session,
+            session.request("GET" if body is None else "POST", url, json=body) as response,
+        ):
+            async for block in response.content.iter_any():
+                text += block
+                if len(text) > _MOST_BYTES:
+                    raise ServiceError(f"{url}: its answer is longer than {_MOST_BYTES} bytes.")
+        if response.status != 200:
+            detail = text[:300].decode("utf-8", "replace")
+            raise ServiceError(f"{url}: answered {response.status}: {detail}")
+        return json.loads(text)
+    except TimeoutError as error:
         raise ServiceError(
-            f"{url}: no answer ({getattr(error, 'reason', None) or error})."
+            f"{url}: no whole answer within {timeout_s:.3g} s (retrieval.start_timeout_s)."
         ) from error
+    except (aiohttp.ClientError, OSError, ValueError, RecursionError) as error:
+        raise ServiceError(f"{url}: no answer ({error}).") from error

@@ -208,6 +208,13 @@ class Service(http.server.BaseHTTPRequestHandler):
             time.sleep(3600)
         if self.mode == "closes":
             return
+        if self.mode == "drips":
+            with contextlib.suppress(OSError):
+                self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\n")
+                while True:
+                    self.wfile.write(b" ")
+                    time.sleep(0.2)
+            return
         body = {"garbles": b"\x00\xff{", "lies": b'{"result": []}'}[self.mode]
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
@@ -219,7 +226,7 @@ class Service(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("mode", ["garbles", "lies", "hangs", "closes", "refuses"])
+@pytest.mark.parametrize("mode", ["garbles", "lies", "hangs", "drips", "closes", "refuses"])
 def test_a_bad_service(hurt, mode):
     server = http.server.ThreadingHTTPServer(
         ("127.0.0.1", 0), type("Bad", (Service,), {"mode": mode})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -10,6 +11,8 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
 import urllib.request
 from pathlib import Path
 
@@ -27,7 +30,7 @@ from glimmer.retrieval import (
     launch,
     retrieval_service,
 )
-from glimmer.retrieval.launch import _check_elsewhere, _known_passages
+from glimmer.retrieval.launch import _check_elsewhere, _known_passages, _request
 from glimmer.retrieval.settings import service_settings
 
 from .conftest import write_corpus
@@ -238,7 +241,53 @@ def test_services_that_are_not_the_one_meant(world, answer, says):
         elsewhere(world, {"/retrieve": answer}, require_info=False)
 
 
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n", "no whole answer within 1 s"),
+        (b"HTTP/1.1 200 OK\r\nX-", "no whole answer within 1 s"),
+        (b"\x00\xff no HTTP\r\n\r\n", "no answer"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "no answer"),
+    ],
+    ids=["body", "header", "garbage", "chunks"],
+)
+def test_a_service_that_answers_drop_by_drop_or_garbled(answer, says):
+    """A byte each 0.1 s keeps a timeout of single reads from ever striking."""
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def drip():
+        connection, _ = listening.accept()
+        with connection, contextlib.suppress(OSError):
+            connection.sendall(answer)
+            for _ in range(100):
+                time.sleep(0.1)
+                connection.sendall(b"x")
+
+    threading.Thread(target=drip, daemon=True).start()
+    url = f"http://127.0.0.1:{listening.getsockname()[1]}/retrieve"
+    with listening, pytest.raises(ServiceError, match=says):
+        _request(url, {"queries": ["x"]}, 1.0, None)
+
+
+def test_an_answer_without_end_is_not_read_to_the_end(monkeypatch):
+    monkeypatch.setattr(launch, "_MOST_BYTES", 1000)
+
+    async def main():
+        app = web.Application()
+
+        async def handle(_):
+            return web.Response(body=b" " * 5000)
+
+        app.router.add_route("*", "/retrieve", handle)
+        async with TestServer(app) as server:
+            url = str(server.make_url("/retrieve"))
+            await asyncio.to_thread(_request, url, None, 5.0, None)
+
+    with pytest.raises(ServiceError, match="longer than 1000 bytes"):
+        asyncio.run(main())
+
+
 def test_nobody_at_the_configured_url(world, tmp_path):
-    with pytest.raises(ServiceError, match="Connection refused"):
+    with pytest.raises(ServiceError, match="Connect call failed"):
         with run(world, tmp_path, url="http://127.0.0.1:1/retrieve", require_info=False):
             pass
