@@ -1,0 +1,179 @@
+"""The batches of an evaluation, and the outputs that grow by them.
+
+In: the chosen questions. Out: a JSON Lines file, one row a question, put in its place when it is
+whole. Batches have a fixed composition, so a record does not depend on what ran beside it or on
+where an interrupted run went on; the repeated passes have another order and smaller batches, so
+that they show what composition does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from glimmer.assets import Question
+from glimmer.errors import DataError
+from glimmer.files import read_jsonl
+from glimmer.progress import Progress
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Questions that are answered together.
+
+    Attributes:
+        number: of the pass; 0 is the one that is compared.
+        group: TitanRL's group id of the first question; the others follow.
+        questions: at least one.
+        samples: rollouts of each question.
+        seed: of the sampling.
+    """
+
+    number: int
+    group: int
+    questions: list[Question]
+    samples: int
+    seed: int
+
+
+def first_pass(questions: Sequence[Question], settings: Mapping[str, Any]) -> list[Batch]:
+    """The pass that is compared: all questions in their order, `evaluation.samples` of each."""
+    return _batches(
+        questions, settings["batch"], number=0, samples=settings["samples"], seed=settings["seed"]
+    )
+
+
+def repeated_passes(questions: Sequence[Question], settings: Mapping[str, Any]) -> list[Batch]:
+    """The further passes of `evaluation.repeats`, each over the same seeded subset of
+    `evaluation.repeat_questions` in an order and with batches of its own, one sample a question."""
+    count = settings["repeat_questions"]
+    subset = list(questions)
+    if count is not None and count < len(subset):
+        places = random.Random(f"{settings['seed']}/repeats").sample(range(len(subset)), count)
+        subset = [subset[place] for place in sorted(places)]
+    batches: list[Batch] = []
+    for number in range(1, settings["repeats"]):
+        order = subset[:]
+        random.Random(f"{settings['seed']}/repeats/{number}").shuffle(order)
+        size = max(1, min(settings["batch"], len(order)) // (number + 1))
+        seed = settings["seed"] + settings["samples"] * number
+        batches += _batches(order, size, number=number, samples=1, seed=seed)
+    return batches
+
+
+def _batches(
+    questions: Sequence[Question], size: int, *, number: int, samples: int, seed: int
+) -> list[Batch]:
+    return [
+        Batch(number, start, list(questions[start : start + size]), samples, seed)
+        for start in range(0, len(questions), size)
+    ]
+
+
+class Kept:
+    """An output that grows batch by batch in a hidden file beside it and survives a kill.
+
+    Args:
+        out: the output; it appears whole, by `finish`.
+        identity: of all that decides its rows; what another one left is not gone on with.
+        batches: all of them, in order.
+
+    Attributes:
+        rows: of the batches that are there, in order.
+    """
+
+    def __init__(self, out: Path, identity: str, batches: Sequence[Batch]) -> None:
+        self.out = out
+        self.part = out.with_name(f".{out.name}.part")
+        self.batches = list(batches)
+        sizes = [len(batch.questions) for batch in self.batches]
+        self.rows = finished(self.part, identity, sizes=sizes)
+        self._total = sum(sizes)
+
+    @property
+    def missing(self) -> bool:
+        return len(self.rows) < self._total
+
+    def waiting(self) -> Iterator[Batch]:
+        """The batches that are not there yet."""
+        done = 0
+        for batch in self.batches:
+            done += len(batch.questions)
+            if done > len(self.rows):
+                yield batch
+
+    async def fill(
+        self,
+        answer: Callable[[Batch], Any],
+        to_row: Callable[[Question, Sequence[Any]], tuple[dict, int, int]],
+        allowed: float,
+        *,
+        what: str,
+    ) -> None:
+        """Answer the batches that are missing; `to_row` gives a question's line, its failed
+        searches and its searches.
+
+        Raises:
+            GlimmerError: more failed searches in a batch than `allowed`.
+        """
+        from glimmer.search_r1.outcome import check_failed_searches
+
+        if not self.missing:
+            return
+        with (
+            open(self.part, "a", encoding="utf-8") as handle,
+            Progress(self._total, what, unit="q", done=len(self.rows)) as progress,
+        ):
+            for batch in list(self.waiting()):
+                rollouts = await answer(batch)
+                fresh = [to_row(q, r) for q, r in zip(batch.questions, rollouts, strict=True)]
+                check_failed_searches(
+                    sum(failed for _, failed, _ in fresh),
+                    sum(searches for _, _, searches in fresh),
+                    allowed=allowed,
+                    where=f"questions {batch.group + 1} to {batch.group + len(fresh)}"
+                    + (f" of repeated pass {batch.number}" if batch.number else ""),
+                )
+                rows = [row | {"pass": batch.number} if batch.number else row for row, *_ in fresh]
+                handle.write("".join(json.dumps(r, ensure_ascii=False) + "\n" for r in rows))
+                handle.flush()
+                os.fsync(handle.fileno())
+                self.rows += rows
+                progress.update(len(rows))
+
+    def finish(self) -> None:
+        """Put the whole output in its place."""
+        final = self.out.with_name(f".{self.out.name}.whole")
+        final.write_bytes(self.part.read_bytes().split(b"\n", 1)[1])
+        os.replace(final, self.out)
+        self.part.unlink()
+
+
+def finished(part: Path, identity: str, *, sizes: Sequence[int]) -> list[Any]:
+    """Records of the whole batches (of these sizes, in this order) that an interrupted run with
+    this identity left; cuts the file back to them, or starts it anew."""
+    header = json.dumps({"identity": identity}) + "\n"
+    rows: list[Any] = []
+    if part.exists():
+        text = part.read_bytes()
+        part.write_bytes(text[: text.rfind(b"\n") + 1])
+        lines: list[Any] = []
+        with contextlib.suppress(DataError):  # what stands before a damaged line counts
+            lines.extend(value for _, value in read_jsonl(part))
+        if lines and lines[0] == {"identity": identity}:
+            whole = 0
+            for size in sizes:
+                if whole + size > len(lines) - 1:
+                    break
+                whole += size
+            rows = lines[1 : 1 + whole]
+    part.parent.mkdir(parents=True, exist_ok=True)
+    body = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    part.write_text(header + body, encoding="utf-8")
+    return rows
