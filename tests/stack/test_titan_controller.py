@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -15,6 +16,7 @@ pytest.importorskip("monarch", reason="the GPU stack (envs/train) is not install
 pytest.importorskip("vllm", reason="the GPU stack (envs/train) is not installed here")
 
 from glimmer.config import read_yaml  # noqa: E402
+from glimmer.errors import GlimmerError  # noqa: E402
 from glimmer.training.job import Job  # noqa: E402
 
 HERE = Path(__file__).parent
@@ -118,6 +120,40 @@ def test_on_policy_rollouts_come_from_the_weights_of_their_step(undisturbed):
         group = int(name.split("/")[0].removeprefix("group="))
         if group < STEPS * PROMPTS:  # the buffer has begun on the next ones
             assert version == group // PROMPTS
+
+
+def test_off_policy_rollouts_are_at_most_as_old_as_allowed(tmp_path):
+    """Every step is made, from rollouts of the weights of one or two steps before."""
+    done = run(make_job(tmp_path, offpolicy_steps=2))
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    assert [r["step"] for r in rows(tmp_path)] == list(range(1, STEPS + 1))
+    ages = [
+        group // PROMPTS - version
+        for name, (version, *_) in requests(tmp_path).items()
+        if (group := int(name.split("/")[0].removeprefix("group="))) < STEPS * PROMPTS
+    ]
+    assert 0 < max(ages) <= 2
+
+
+@pytest.mark.parametrize(
+    ("titan", "stops"),
+    [
+        ({"batch_invariant": True, "offpolicy_steps": 0}, True),
+        ({"batch_invariant": True, "offpolicy_steps": 1}, False),
+        ({"batch_invariant": False, "offpolicy_steps": 0}, False),
+    ],
+)
+def test_any_difference_of_a_logprob_stops_a_run_that_should_have_none(titan, stops):
+    from glimmer.training.titan.controller import check_agreement
+
+    check_agreement({"step": 3.0, "logprob_diff_max": 0.0}, titan)
+    expected = (
+        pytest.raises(GlimmerError, match="step 3: trainer and generator differ by 1e-07")
+        if stops
+        else contextlib.nullcontext()
+    )
+    with expected:
+        check_agreement({"step": 3.0, "logprob_diff_max": 1e-7}, titan)
 
 
 def test_both_sides_hold_the_same_weights_after_each_sync(undisturbed):

@@ -54,14 +54,21 @@ def request_seed(seed: int, request_id: str) -> int:
     return int.from_bytes(digest[:4], "big") & 0x7FFFFFFF
 
 
-def check_agreement(row: Mapping[str, float], *, batch_invariant: bool) -> None:
+def check_agreement(row: Mapping[str, float], titan: Mapping[str, Any]) -> None:
     """Stop a run whose trainer and generator should agree bit for bit and do not.
 
+    Off-policy they need not: rollouts then come from older weights than the trainer's.
+
+    Args:
+        row: of metrics.
+        titan: config section; `batch_invariant` and `offpolicy_steps` count.
+
     Raises:
-        GlimmerError: batch-invariant mode is on and the largest difference of a log-probability is
-            not exactly 0.
+        GlimmerError: batch-invariant mode is on, the run is on-policy, and the largest difference
+            of a log-probability is not exactly 0.
     """
-    if batch_invariant and row["logprob_diff_max"] != 0.0:
+    expected = titan["batch_invariant"] and titan["offpolicy_steps"] == 0
+    if expected and row["logprob_diff_max"] != 0.0:
         raise GlimmerError(
             f"step {int(row['step'])}: trainer and generator differ by "
             f"{row['logprob_diff_max']:.3g} "
@@ -210,7 +217,7 @@ class SearchController(titan.Controller):
             rollouts=sum(len(g.rollouts) for g in groups),
             max_failed_fraction=search["max_failed_fraction"],
         )
-        check_agreement(row, batch_invariant=self.job.titan["batch_invariant"])
+        check_agreement(row, self.job.titan)
         row = {k: v for k, v in row.items() if math.isfinite(v)}
         self.rows.add(row)
         if (best := best_step(self.rows.rows, training["reward_window"])) is not None:
