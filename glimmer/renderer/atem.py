@@ -14,17 +14,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from renderers.base import ParsedToolCall, ToolCallParseStatus
 
-from glimmer.renderer.typed import typed
+from glimmer.renderer.typed import ParameterTypes, typed
+
+Types = Mapping[str, ParameterTypes]  # of the parameters of each tool, by its name
 
 _OPEN_BLOCK, _CLOSE_BLOCK = "<atem:function_calls>", "</atem:function_calls>"
 _CLOSE_INVOKE, _CLOSE_PARAM = "</atem:invoke>", "</atem:parameter>"
 _OPEN_PARAM = '<atem:parameter name="'
-_INVOKE = re.compile(r'<atem:invoke name="([^"\n]*)">')
+_OPEN_INVOKE = '<atem:invoke name="'
+_INVOKE = re.compile(rf'{_OPEN_INVOKE}([^"\n]*)">')
 _PARAM = re.compile(r'<atem:parameter name="([^"\n]*)">')
+_STEP = re.compile(rf"\s*(?:{_CLOSE_INVOKE}|{_PARAM.pattern})")
+_CLOSED = re.compile(rf"\s*{_CLOSE_INVOKE}\s*")
+_BLOCK_END = re.compile(rf"\s*{_CLOSE_BLOCK}")
 _SPACE = re.compile(r"\s*")
 _START = re.compile(rf"(?:{_OPEN_BLOCK}\s*)?{_INVOKE.pattern}")
 _CUT_TAG = r'</?[a-z:_]*(?:\s+name="?[^"\n<>]*)?'
@@ -41,11 +47,11 @@ class Found(NamedTuple):
     stop: int
 
 
-def find_calls(text: str, schemas: Mapping[str, Any]) -> tuple[list[Found], list[str]]:
+def find_calls(text: str, schemas: Types) -> tuple[list[Found], list[str]]:
     """The calls in a text, and the pieces of text before, between and behind them.
 
     Args:
-        schemas: name of a function -> JSON schema of its parameters, by which values are typed.
+        schemas: name of a function -> types of its parameters, by which values are typed.
     """
     found: list[Found] = []
     pieces, at = [], 0
@@ -87,13 +93,11 @@ def _block_start(text: str, floor: int, invoke: int) -> int:
 
 def _block_stop(text: str, at: int) -> int:
     """Behind the block's closing tag, if that comes next."""
-    after = _skip_space(text, at)
-    return after + len(_CLOSE_BLOCK) if text.startswith(_CLOSE_BLOCK, after) else at
+    end = _BLOCK_END.match(text, at)
+    return end.end() if end is not None else at
 
 
-def _call(
-    text: str, invoke: re.Match[str], schemas: Mapping[str, Any]
-) -> tuple[ParsedToolCall, int]:
+def _call(text: str, invoke: re.Match[str], schemas: Types) -> tuple[ParsedToolCall, int]:
     """The call that begins at `invoke`, and where it ends in the text."""
     name, at = known_name(invoke[1], schemas), invoke.end()
     values: dict[str, str] = {}
@@ -103,22 +107,21 @@ def _call(
         name, values, at = swallowed
         name = known_name(name, schemas)
     while True:
-        at = _skip_space(text, at)
-        if text.startswith(_CLOSE_INVOKE, at):
-            at += len(_CLOSE_INVOKE)
+        step = _STEP.match(text, at)
+        if step is None:
+            status, at = _broken(text, _skip_space(text, at))
             break
-        param = _PARAM.match(text, at)
+        at, param = step.end(), step[1]
         if param is None:
-            status, at = _broken(text, at)
             break
-        closer = _closer(text, param.end())
-        following = _started_inside(text, param.end(), closer)
+        closer = _closer(text, at)
+        following = _started_inside(text, at, closer)
         if closer is None or following is not None:
             status = ToolCallParseStatus.UNCLOSED_BLOCK
             at = following.start() if following is not None else len(text)
             break
-        twice |= param[1] in values
-        values.setdefault(param[1], text[param.end() : closer])
+        twice |= param in values
+        values.setdefault(param, text[at:closer])
         at = closer + len(_CLOSE_PARAM)
     arguments, readable = typed(values, schemas.get(name))
     if status is ToolCallParseStatus.OK:
@@ -133,7 +136,7 @@ def _call(
     return ParsedToolCall(raw="", name=name or None, arguments=arguments, status=status), at
 
 
-def known_name(name: str, schemas: Mapping[str, Any]) -> str:
+def known_name(name: str, schemas: Types) -> str:
     """The tool that a model means by a name: `search.search` is `search`, if only that is known.
 
     The prompt lists a tool without a namespace as the recipient "search.*".
@@ -185,13 +188,14 @@ def _closer(text: str, at: int) -> int | None:
 def _goes_on(text: str, at: int) -> bool:
     """Whether a parameter may have ended here: another one, or a closed call, or the text's end,
     or a cut and another call."""
-    at = _skip_space(text, at)
-    if not text.startswith(_CLOSE_INVOKE, at):
+    closed = _CLOSED.match(text, at)
+    if closed is None:
+        at = _skip_space(text, at)
         if _PARAM.match(text, at) or _CUT_THEN_START.match(text, at):
             return True
         # A tag cut by the end of the completion can still become either.
         return _CLOSE_INVOKE.startswith(text[at:]) or _cut_param(text, at)
-    at = _skip_space(text, at + len(_CLOSE_INVOKE))
+    at = closed.end()
     if not text.startswith(_CLOSE_BLOCK, at):
         cut = _CLOSE_BLOCK.startswith(text[at : at + len(_CLOSE_BLOCK)])
         return cut or _INVOKE.match(text, at) is not None
@@ -212,6 +216,8 @@ def _started_inside(text: str, at: int, closer: int | None) -> re.Match[str] | N
     """A call that begins in a value and does not end in it; any call, if the value has no end."""
     if closer is None:
         return _START.search(text, at)
+    if text.find(_OPEN_INVOKE, at, closer) < 0:
+        return None
     for start in _START.finditer(text, at, closer):
         inside = _skip_space(text, start.end())
         if _PARAM.match(text, inside) and _CLOSE_INVOKE not in text[inside:closer]:

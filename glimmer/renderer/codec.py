@@ -142,12 +142,13 @@ class Decoder:
         self._core = getattr(tokenizer, "backend_tokenizer", None)
         self.by_bytes = self._core is not None and _is_byte_level(self._core.decoder)
         self._bytes = _TokenBytes(self._core)
+        self._piece = self._bytes.__getitem__
 
     def __call__(self, ids: Sequence[int]) -> str:
         """The text exactly, whatever the tokenizer is set to tidy up. Bytes that are no UTF-8
         become U+FFFD."""
         if self.by_bytes:
-            return b"".join(map(self._bytes.__getitem__, ids)).decode("utf-8", "replace")
+            return b"".join(map(self._piece, ids)).decode("utf-8", "replace")
         if self._core is not None:
             return self._core.decode(list(ids), skip_special_tokens=False)
         return self._tokenizer.decode(
@@ -156,12 +157,12 @@ class Decoder:
 
     def sizes(self, ids: Sequence[int]) -> list[int] | None:
         """Bytes of UTF-8 that each token stands for; None if the tokenizer is not byte-level."""
-        return list(map(len, map(self._bytes.__getitem__, ids))) if self.by_bytes else None
+        return list(map(len, map(self._piece, ids))) if self.by_bytes else None
 
     def pieces(self, ids: Sequence[int]) -> list[bytes]:
         """Bytes of each token; of one that is not of a byte-level tokenizer, what it says alone."""
         if self.by_bytes:
-            return list(map(self._bytes.__getitem__, ids))
+            return list(map(self._piece, ids))
         return [self([token]).encode() for token in ids]
 
 

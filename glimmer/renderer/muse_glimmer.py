@@ -54,6 +54,7 @@ from glimmer.renderer.text import (
     tool_name,
     tool_parts,
 )
+from glimmer.renderer.typed import types_of
 
 Messages = Sequence[Mapping[str, Any]]
 _CACHED_TEXTS = 4096
@@ -83,7 +84,7 @@ class MuseGlimmerRenderer:
         self._encoded: dict[str, list[int]] = {}
         self._encode_anew = Encoder(tokenizer)
         self._decode = Decoder(tokenizer)
-        self._parse_tools = json.loads(config.parse_tools_json)
+        self._types = types_of(json.loads(config.parse_tools_json))
         self._descriptions = json.loads(config.tool_namespace_descriptions_json)
 
     def _special_id(self, token: str) -> int:
@@ -313,7 +314,7 @@ class MuseGlimmerRenderer:
             token_ids,
             decode=self._decode,
             specials=self._special_ids,
-            tools=self._parse_tools if tools is None else tools,
+            types=self._types if tools is None else types_of(tools),
         )
         if (
             self.config.answer_from_reasoning_fallback

@@ -19,15 +19,15 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from codecs import getincrementaldecoder
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property
-from itertools import accumulate
-from typing import Any, Protocol
+from functools import cached_property, lru_cache
+from itertools import accumulate, compress, count
+from typing import Protocol
 
 from renderers.base import ParsedResponse, ParsedToolCall, ToolCallParseStatus
 
-from glimmer.renderer.atem import find_calls, known_name, without_tags
+from glimmer.renderer.atem import Types, find_calls, known_name, without_tags
 
 
 class Decode(Protocol):
@@ -44,6 +44,7 @@ _HEADER = re.compile(r"\s*(?:assistant\b)?\s*(?:to=(?P<to>[^\s<]+))?\s*")
 _HEADER_AT_END = re.compile(r"(?<!\s)\s*(?<!\w)(?:assistant\s+)?to=(?P<to>[^\s<]+)\s*\Z")
 _HEADER_AT_START = re.compile(r"\s*(?:assistant\s+|assistant\Z)?(?:to=(?P<to>[^\s<]+)\s*)?")
 _OTHER_ROLE = re.compile(r"\s*(?:user|tool|system)\b")
+_HEADER_SIZE = 64  # texts up to this size are remembered: a model writes the same few headers
 _NOT_OURS = ""  # recipient of a block in another role's name
 _READ = (ToolCallParseStatus.OK, ToolCallParseStatus.UNKNOWN_TOOL)
 _STRAY = re.compile(
@@ -86,7 +87,7 @@ def parse_completion(
     *,
     decode: Decode,
     specials: SpecialIds,
-    tools: Sequence[Mapping[str, Any]] | None = None,
+    types: Types,
 ) -> ParsedResponse:
     """Parse what the model wrote after `<|start|>assistant`.
 
@@ -94,11 +95,10 @@ def parse_completion(
         token_ids: sampled ids, with or without the stop token.
         decode: ids to text, special tokens spelled out.
         specials: see `SpecialIds`.
-        tools: schemas by which arguments are typed; without one, values stay text.
+        types: by which arguments are typed (`glimmer.renderer.typed.types_of`); what they do not
+            say stays text.
     """
     ids = list(token_ids)
-    functions = [tool.get("function") or tool for tool in tools or []]
-    schemas = {f["name"]: f.get("parameters") or {} for f in functions if f.get("name")}
     reasoning: list[str] = []
     answer: list[str] = []
     calls: list[ParsedToolCall] = []
@@ -110,7 +110,7 @@ def parse_completion(
         if channel.recipient == "self":
             reasoning.append(channel.text)
             continue
-        found, rest = _read(channel, ids, decode, schemas)
+        found, rest = _read(channel, ids, decode, types)
         calls.extend(found)
         answer.append(rest)
     return ParsedResponse(
@@ -127,7 +127,7 @@ def parse_completion(
 def _channels(ids: list[int], decode: Decode, specials: SpecialIds) -> list[_Channel]:
     """The channels of a completion in order; stops at the end of the turn."""
     cuts = specials.all
-    ends = [i for i, token in enumerate(ids) if token in cuts] + [len(ids)]
+    ends = [*compress(count(), map(cuts.__contains__, ids)), len(ids)]
     out: list[_Channel] = []
     in_header = True  # the text before the next special token may be a header
     started = False  # <|start|> stands before it
@@ -139,7 +139,7 @@ def _channels(ids: list[int], decode: Decode, specials: SpecialIds) -> list[_Cha
         if in_header and started and _OTHER_ROLE.match(text):
             recipient, begin, in_header = _NOT_OURS, end + 1, kind != specials.message
         elif in_header and kind == specials.message:
-            before, recipient = _headed(text)
+            before, recipient = (_known_headed if len(text) < _HEADER_SIZE else _headed)(text)
             if before:
                 out.append(_Channel(None, before, at, end))
             in_header, begin = False, end + 1
@@ -167,6 +167,11 @@ def _channels(ids: list[int], decode: Decode, specials: SpecialIds) -> list[_Cha
     return out
 
 
+@lru_cache(maxsize=256)
+def _known_headed(text: str) -> tuple[str, str | None]:
+    return _headed(text)
+
+
 def _headed(text: str) -> tuple[str, str | None]:
     """Text in front of `<|message|>` -> what stands before its header, and the recipient."""
     whole = _HEADER.fullmatch(text)
@@ -189,7 +194,7 @@ def _cut_header(body: str, started: bool) -> bool:
 
 
 def _read(
-    channel: _Channel, ids: list[int], decode: Decode, schemas: Mapping[str, Any]
+    channel: _Channel, ids: list[int], decode: Decode, schemas: Types
 ) -> tuple[list[ParsedToolCall], str]:
     """Calls of a channel, and the visible text beside them."""
     text, offset, visible = channel.text, 0, ""
@@ -219,7 +224,7 @@ def _read(
     return calls, visible
 
 
-def _addressed(channel: _Channel, call: ParsedToolCall, schemas: Mapping[str, Any]) -> bool:
+def _addressed(channel: _Channel, call: ParsedToolCall, schemas: Types) -> bool:
     """Whether a channel is one for this call: addressed to its tool, or to the tool's namespace."""
     recipient = known_name((channel.recipient or "").removesuffix(".*"), schemas)
     return recipient in (call.name, (call.name or "").partition(".")[0])

@@ -7,7 +7,7 @@ allows. What is not stays text, and the caller is told.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 _MOST_REFERENCES = 16  # a schema that refers to itself has no end
@@ -22,17 +22,46 @@ _IS = {
 }
 
 
-def typed(values: Mapping[str, str], schema: Any) -> tuple[dict[str, Any], bool]:
-    """Arguments with the types of the schema; False if one could not be read as its type.
+class ParameterTypes(dict[str, list[str]]):
+    """Parameter -> the types that it may have, read off the schema when first asked for; none where
+    the schema does not say.
 
     Args:
-        schema: of an object with the parameters as its properties; None types nothing.
+        schema: of an object with the parameters as its properties; any other value types nothing.
     """
-    properties = schema.get("properties") if isinstance(schema, Mapping) else None
+
+    def __init__(self, schema: Any) -> None:
+        properties = schema.get("properties") if isinstance(schema, Mapping) else None
+        self._properties = properties if isinstance(properties, Mapping) else {}
+        self._schema = schema
+
+    def __missing__(self, name: str) -> list[str]:
+        if name not in self._properties:
+            return []  # not kept: a model makes up any number of names
+        kinds = self[name] = _kinds(self._properties[name], self._schema)
+        return kinds
+
+
+def types_of(tools: Sequence[Mapping[str, Any]]) -> dict[str, ParameterTypes]:
+    """Name of each tool -> the types of its parameters.
+
+    Args:
+        tools: with their schemas, bare or under `function`.
+    """
+    functions = [tool.get("function") or tool for tool in tools]
+    return {f["name"]: ParameterTypes(f.get("parameters")) for f in functions if f.get("name")}
+
+
+def typed(values: Mapping[str, str], types: ParameterTypes | None) -> tuple[dict[str, Any], bool]:
+    """Arguments with their types; False if one could not be read as its type.
+
+    Args:
+        types: None types nothing.
+    """
     arguments: dict[str, Any] = dict(values)
     good = True
-    for key, text in values.items() if isinstance(properties, Mapping) else ():
-        kinds = _kinds(properties.get(key), schema)
+    for key, text in values.items() if types is not None else ():
+        kinds = types[key]
         if not kinds or "string" in kinds:
             continue
         try:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from renderers.base import ToolCallParseStatus
 
-from glimmer.renderer.typed import typed
+from glimmer.renderer.typed import ParameterTypes, typed
 
 from .helpers import MALFORMED, OK, TO_SEARCH, a_tool, block, calls_of, make_renderer, property_of
 
@@ -25,7 +25,9 @@ DEFS = {
 
 def read(schema, text):
     """(value, whether it is of the schema)."""
-    arguments, good = typed({"p": text}, {"properties": {"p": schema}, "$defs": DEFS})
+    arguments, good = typed(
+        {"p": text}, ParameterTypes({"properties": {"p": schema}, "$defs": DEFS})
+    )
     return arguments["p"], good
 
 
@@ -89,7 +91,7 @@ def test_a_value_of_another_type_stays_text(schema, text):
 
 @pytest.mark.parametrize("schema", [None, {}, {"properties": None}, {"properties": []}, "x", []])
 def test_a_schema_that_says_nothing(schema):
-    assert typed({"p": "7"}, schema) == ({"p": "7"}, True)
+    assert typed({"p": "7"}, ParameterTypes(schema)) == ({"p": "7"}, True)
 
 
 anything = st.recursive(
@@ -110,7 +112,7 @@ anything = st.recursive(
 @given(schema=anything, text=st.sampled_from(["7", "x", "null", "[1]", '{"a": NaN}']))
 def test_any_schema_gives_values_that_can_be_written(schema, text):
     """Whatever a tool's author wrote there."""
-    arguments, _ = typed({"p": text}, {"properties": {"p": schema}, "p": schema})
+    arguments, _ = typed({"p": text}, ParameterTypes({"properties": {"p": schema}, "p": schema}))
     json.dumps(arguments, allow_nan=False).encode()
 
 
