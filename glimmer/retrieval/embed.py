@@ -124,7 +124,8 @@ def embed_shard(
             out,
             rows=stop - start,
             width=identity.dimension,
-            making=making | {"code": code, "windows": encoder.windows},
+            making=making
+            | {"code": code, "windows": encoder.windows, "shapes": repr(encoder.shapes)},
         ) as vectors:
             began, resumed = time.perf_counter(), vectors.done
             with TokeniserPool(
