@@ -1,5 +1,6 @@
 """Real DAGs: a copy of the tracked files, run by Snakemake in processes of their own."""
 
+import fcntl
 import json
 import os
 import re
@@ -144,10 +145,21 @@ class Workflow:
 
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory) -> Workflow:
-    """A run of the whole pipeline; tests must leave it as it is and copy it instead."""
-    workflow = Workflow.copy(tmp_path_factory.mktemp("finished"), SETTINGS)
-    workflow.run()
-    return workflow
+    """A run of the whole pipeline; tests must leave it as it is and copy it instead.
+
+    The first worker that needs one makes it, the others copy that.
+    """
+    common = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        common = common.parent
+    made = common / "finished-run"
+    with open(common / "finished-run.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (common / "finished-run.whole").exists():
+            shutil.rmtree(made, ignore_errors=True)
+            Workflow.copy(made, SETTINGS).run()
+            (common / "finished-run.whole").touch()
+    return Workflow.copy(tmp_path_factory.mktemp("finished"), SETTINGS, results=made)
 
 
 @pytest.fixture
