@@ -17,6 +17,7 @@ from glimmer.heldout.records import read_records
 from glimmer.heldout.report_ceiling import ceiling
 from glimmer.heldout.report_machine import report_json, report_markdown
 from glimmer.heldout.report_page import document, unicode_only
+from glimmer.heldout.report_points import heldout_points
 from glimmer.heldout.report_tables import Html, esc
 from glimmer.heldout.report_transcripts import fitting
 from glimmer.heldout.report_viewer import viewer
@@ -82,9 +83,7 @@ def write_report(
     parts = {
         "comparison": _comparison(paired["measured"]),
         "gates": _gates(report["gates"]),
-        "training": _CURVES_HELP + plots + figures.entropy_against_length(rows)
-        if plotted["series"]
-        else plots,
+        "training": _training(rows, paired["measured"], plots) if plotted["series"] else plots,
         "transcripts": viewer(viewed),
         "settings": tables.settings(config, defaults),
         "resources": tables.benchmarks(report["benchmarks"]),
@@ -184,6 +183,11 @@ def _comparison(measured: Mapping[str, Any]) -> Html:
 _CURVES_HELP = Html(
     '<p class="js">Point at a curve, or focus it and use the arrow keys, to read a step.</p>'
 )
+
+
+def _training(rows: Sequence[Mapping[str, Any]], measured: Mapping[str, Any], plots: Html) -> Html:
+    side_by_side = heldout_points(rows, measured) + figures.entropy_against_length(rows)
+    return Html(f'{_CURVES_HELP}{plots}<div class="two">{side_by_side}</div>')
 
 
 def _gates(gates: Mapping[str, Mapping[str, Any]]) -> Html:

@@ -147,9 +147,9 @@ def curves(rows: Sequence[Mapping[str, Any]]) -> tuple[Html, dict[str, Any]]:
     """
     steps = [int(row["step"]) for row in rows]
     series = {
-        name: [_finite(row.get(name)) for row in rows]
+        name: [finite(row.get(name)) for row in rows]
         for name in CURVES
-        if any(_finite(row.get(name)) is not None for row in rows)
+        if any(finite(row.get(name)) is not None for row in rows)
     }
     if not series:
         return Html("<p>No training step was recorded.</p>"), {"steps": [], "series": {}}
@@ -225,8 +225,8 @@ def entropy_against_length(rows: Sequence[Mapping[str, Any]]) -> Html:
     known = [
         (int(row["step"]), length, entropy)
         for row in rows
-        if (length := _finite(row.get("response_tokens"))) is not None
-        and (entropy := _finite(row.get("entropy"))) is not None
+        if (length := finite(row.get("response_tokens"))) is not None
+        and (entropy := finite(row.get("entropy"))) is not None
     ]
     if len(known) < 2:
         return Html("")
@@ -267,7 +267,7 @@ def recall_sweep(verdict: Mapping[str, Any]) -> Html:
     known = sorted((int(ef), float(recall)) for ef, recall in sweep.items())
     if len(known) < 2:
         return Html("")
-    allowed = _finite(verdict["threshold"].get("min_recall"))
+    allowed = finite(verdict["threshold"].get("min_recall"))
     values = [recall for _, recall in known] + ([allowed] if allowed is not None else [])
     logs = [math.log2(ef) for ef, _ in known]
     plot = Plot(logs, values, width=480, height=240, from_zero=False, across=known)
@@ -362,7 +362,8 @@ def nice_ticks(low: float, high: float) -> list[float]:
     return [float(f"{i * step:.12g}") for i in range(start, max(stop, start + 1) + 1)]
 
 
-def _finite(value: Any) -> float | None:
+def finite(value: Any) -> float | None:
+    """A number that is one; None for anything else, NaN and infinity included."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(value)

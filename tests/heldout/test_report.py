@@ -16,6 +16,7 @@ from glimmer.heldout.report_figures import (
     nice_ticks,
     recall_sweep,
 )
+from glimmer.heldout.report_points import heldout_points
 from glimmer.heldout.report_reproduce import difference
 from glimmer.heldout.report_tables import (
     benchmark_rows,
@@ -299,6 +300,27 @@ def test_log_probabilities_go_first_to_what_changed(case):
     case.before[1]["turns"][0]["logprobs"].pop()  # of another length: left out, not shifted
     broken = fitting(*sides, piece=piece)["questions"][1]["before"]["turns"][0]
     assert "lp" not in broken
+
+
+def test_heldout_points_stand_at_their_rates():
+    """Of a figure whose axes go from 0 to 1 and from step 0 to 4."""
+    rows = [{"step": step, "exact_match": rate} for step, rate in ((1, 0.3), (2, None), (4, 1.0))]
+    measured = {
+        "before": {"exact_match": 0.25, "ci95": [0.0, 0.5]},
+        "after": {"exact_match": 0.5, "ci95": [0.25, 0.75]},
+    }
+    figure = heldout_points(rows, measured)
+    across, down = 480 - 50 - 16, 260 - 14 - 26
+    found = re.findall(r'class="held (\w+)" cx="([\d.]+)" cy="([\d.]+)"', figure)
+    assert found == [
+        ("before", "50", f"{14 + down * 0.75:g}"),
+        ("after", f"{50 + across:g}", f"{14 + down * 0.5:g}"),
+    ]
+    assert f'class="whisker" d="M50 {14 + down:g}V{14 + down * 0.5:g}"' in figure
+    assert f'd="M153.5 {14 + down * 0.7:g}L{50 + across:g} 14"' in figure  # steps 1 and 4
+    assert "after, step 4: 50.0 %, interval 25.0 % to 75.0 %" in figure
+    assert heldout_points([], measured) == ""
+    assert "nan" not in heldout_points([{"step": 3}], measured)
 
 
 def test_plots_of_nothing_are_nothing():
