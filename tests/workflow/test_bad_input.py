@@ -127,6 +127,7 @@ def test_an_evaluation_whose_searches_fail_gives_no_number(workflow, broken_serv
     assert not (workflow.folder / RUN / "heldout/before.jsonl").exists()
 
 
+@pytest.mark.long  # 20 s; tests/faults fills the disk under every other stage
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small tmpfs needs root")
 def test_a_full_disk_in_training_keeps_the_checkpoints(workflow, tmp_path_factory):
     small = tmp_path_factory.mktemp("small")

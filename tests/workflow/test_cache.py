@@ -6,7 +6,7 @@ from glimmer.files import sha256_file
 
 
 def test_a_second_run_copies_corpus_vectors_index_and_gate(workflow):
-    workflow.configure(run="a", cache={"folder": "results/cache"})
+    workflow.configure(run="a", cache={"folder": "results/cache"}, embedding={"shards": 1})
     first = workflow.run("results/a/gates/recall.json")
     assert "copied from the cache" not in first
     workflow.configure(run="b", training={"learning_rate": 1e-4}, evaluation={"seed": 9})
@@ -22,6 +22,6 @@ def test_a_second_run_copies_corpus_vectors_index_and_gate(workflow):
             assert sha256_file(path) == sha256_file(workflow.folder / "results/b" / name), name
     # Another index shares what comes before it.
     workflow.configure(run="c", index={"ef_search": 64})
-    third = workflow.run("results/c/gates/recall.json")
+    third = workflow.run("results/c/retrieval/index/index.json")
     copied = set(re.findall(r"glimmer.cache: (\S+).*?: copied from the cache", third))
     assert copied == {"corpus", "embed"}
