@@ -44,11 +44,11 @@ SOURCES = {
     "deep.py": "table = {0: 1}\n",
     "alone.py": "x = 1\n",
     "lazy/__init__.py": """
-        import importlib
-        _HOME = {"Client": "pkg.lazy.client", "Index": "pkg.lazy.index"}
+        from glimmer.lazy import lazy
 
-        def __getattr__(name):
-            return getattr(importlib.import_module(_HOME[name]), name)
+        __all__, __getattr__, __dir__ = lazy(
+            __name__, {"Client": "pkg.lazy.client", "Index": "pkg.lazy.index"}
+        )
         """,
     "lazy/client.py": "from . import errors\nclass Client: pass\n",
     "lazy/errors.py": "class Lost(Exception): pass\n",

@@ -290,24 +290,13 @@ class _Imports(ast.NodeVisitor):
 
 
 def _lazy_exports(tree: ast.Module) -> dict[str, str]:
-    """The dict of name -> module at the top of an `__init__` with a `__getattr__`."""
-    functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
-    if "__getattr__" not in functions:
-        return {}
-    exports: dict[str, str] = {}
+    """Name -> module of an `__init__` that gets its `__getattr__` from `glimmer.lazy`."""
     for node in tree.body:
+        bound = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
         value = getattr(node, "value", None)
-        if not isinstance(node, ast.Assign | ast.AnnAssign) or not isinstance(value, ast.Dict):
-            continue
-        for key, home in zip(value.keys, value.values, strict=True):
-            if (
-                isinstance(key, ast.Constant)
-                and isinstance(home, ast.Constant)
-                and isinstance(key.value, str)
-                and isinstance(home.value, str)
-            ):
-                exports[key.value] = home.value
-    return exports
+        if isinstance(node, ast.Assign) and isinstance(value, ast.Call) and "__getattr__" in bound:
+            return ast.literal_eval(value.args[1])
+    return {}
 
 
 def _dump(node: object) -> object:
