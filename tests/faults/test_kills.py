@@ -15,10 +15,13 @@ def test_a_chain_of_kills(finished, tmp_path):
     # From the index on: what comes before is killed in the full set.
     for name in (
         "retrieval/index",
+        "retrieval/search.json",
         "gates",
         "training",
         "heldout",
         "report.html",
+        "report.json",
+        "report.md",
         "provenance.json",
     ):
         path = chain.workflow.folder / "results/t" / name
