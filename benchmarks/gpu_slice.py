@@ -256,8 +256,12 @@ def predicted(checkpoint: Path) -> dict[str, dict[str, float]]:
 
 def measure(case: str, work: Path) -> dict:
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    # compat's imports touch CUDA, after which vLLM's own engine cannot be forked.
+    os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
     from glimmer.training.titan import compat
+    from glimmer.training.titan.launch import environment
 
+    os.environ.update(environment())
     compat.apply()
     checkpoint = folder(work / "slice")
     return trainer(checkpoint, work) if case == "trainer" else generator(case, checkpoint, work)
