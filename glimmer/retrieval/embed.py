@@ -124,8 +124,7 @@ def embed_shard(
             out,
             rows=stop - start,
             width=identity.dimension,
-            making=making
-            | {"code": code, "windows": encoder.windows, "shapes": repr(encoder.shapes)},
+            making=making | {"code": code, "windows": encoder.windows},
         ) as vectors:
             began, resumed = time.perf_counter(), vectors.done
             with TokeniserPool(

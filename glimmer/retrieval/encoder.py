@@ -2,7 +2,7 @@
 
 Rows are brought together by their exact token count, so that most batches hold no padding at all:
 nothing is computed for nothing, and attention needs no mask, which lets a GPU take its fastest
-kernel. `glimmer.retrieval.batches` says which rows go together, and has another way for a GPU.
+kernel. `plan_batches` says which rows go together.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from glimmer.errors import ConfigError, IntegrityError
-from glimmer.retrieval.batches import Shapes, plan_batches, plan_shapes
 from glimmer.retrieval.models import ModelIdentity, folder_sha256, locate_model, prefixes_of
 from glimmer.retrieval.tokens import Tokeniser, Tokens
 
@@ -29,6 +28,7 @@ _QUERY_ROOM = 8
 
 DTYPES = ("float32", "float16", "bfloat16")
 
+Batch = tuple[int, int, int, bool]
 Vectors = Callable[[], np.ndarray]
 
 
@@ -41,8 +41,7 @@ class Encoder:
     a length that follows from its own; another kernel for matrix products of few rows, so a forward
     pass has at least two texts and 64 tokens, by repetition if need be; and splitting a product
     over threads, so each thread works on batches of its own.
-    On a GPU the last bits of a vector depend on the shape of its batch; with `shapes.room` the
-    shape of a passage follows from the passage alone.
+    On a GPU the last bits of a vector depend on the shape of its batch.
 
     Args:
         model: a model setting, see `glimmer.retrieval.models`.
@@ -51,13 +50,12 @@ class Encoder:
             Pooling sums and the vectors that leave are float32.
         max_length: tokens after which a text is cut; None or 0 takes the model's own limit.
         threads: batches worked on at a time on a CPU.
-        shapes: of a GPU's batches.
 
     Attributes:
         identity: of the model.
         tokeniser: texts -> token ids.
         hardware: "cpu", or the GPU's name.
-        dtype, shapes: as given.
+        dtype: as given.
         windows: batches in the first and in the largest window that `embed` should be given.
 
     Raises:
@@ -73,7 +71,6 @@ class Encoder:
         dtype: str = "float32",
         max_length: int | None = None,
         threads: int = 1,
-        shapes: Shapes | None = None,
     ) -> None:
         import torch
 
@@ -131,8 +128,6 @@ class Encoder:
         self._padding_id = int(tokenizer.pad_token_id or 0)
         self._token_types = "token_type_ids" in tokenizer.model_input_names
         self.dtype = dtype
-        self.shapes = shapes or Shapes()
-        self._graphs: dict[tuple[int, ...], Any] = {}
         self.hardware = (
             torch.cuda.get_device_name(self._device)
             if self._device.type == "cuda"
@@ -147,7 +142,7 @@ class Encoder:
         tokens = self.tokeniser(texts, prefix=self.identity.query_prefix)
         if self.on_cpu:
             return self._on_cpu(tokens, batch_size, room=_QUERY_ROOM)()
-        return self._on_device(tokens, batch_size, fill=False)()
+        return self.embed(tokens, batch_size=batch_size)()
 
     def passages(self, texts: Sequence[str], *, batch_size: int = 64) -> np.ndarray:
         """float32 [len(texts), d], rows of length 1, of texts as passages."""
@@ -202,11 +197,8 @@ class Encoder:
         list((self._pool.map if self._pool else map)(forward, jobs))
         return lambda: out
 
-    def _on_device(self, tokens: Tokens, batch_size: int, *, fill: bool = True) -> Vectors:
-        """As `_on_cpu`, without ever waiting for the device: token ids are sent once a window.
-
-        `fill`: of `plan_shapes`.
-        """
+    def _on_device(self, tokens: Tokens, batch_size: int) -> Vectors:
+        """As `_on_cpu`, without ever waiting for the device: token ids are sent once a window."""
         import torch
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -216,39 +208,26 @@ class Encoder:
             SDPBackend.EFFICIENT_ATTENTION,
             SDPBackend.MATH,
         ]
-        few = self.shapes.room > 0
-        # (first, last, length, whether there is a mask, rows)
-        if few:
-            order, shaped = plan_shapes(
-                tokens.lengths, batch_size, self.shapes, limit=self._limit, fill=fill
-            )
-            batches = [(a, b, length, True, rows) for a, b, length, rows in shaped]
-        else:
-            order, plain = plan_batches(tokens.lengths, batch_size, pad=True)
-            batches = [(a, b, length, padded, b - a) for a, b, length, padded in plain]
+        order, batches = plan_batches(tokens.lengths, batch_size, pad=True)
         ids, starts, lengths, order = (
             self._send(array) for array in (tokens.ids, tokens.starts, tokens.lengths, order)
         )
-        longest = max((length for _, _, length, _, _ in batches), default=0)
-        places = torch.arange(longest, device=self._device)
+        places = torch.arange(int(tokens.lengths.max(initial=0)), device=self._device)
         out = torch.empty((len(tokens), self.identity.dimension), device=self._device)
-        forward = self._replayed if few and self.shapes.graphs else self._forward
         with torch.inference_mode(), sdpa_kernel(attention):
             # Longest first: what is allocated for them serves the others.
-            for first, last, length, masked, count in reversed(batches):
+            for first, last, length, padded in reversed(batches):
                 rows, within = order[first:last], places[:length]
-                if count > last - first:
-                    rows = rows[torch.arange(count, device=self._device) % (last - first)]
                 place = starts[rows, None] + within
                 features = {}
-                if masked:
+                if padded:
                     mask = within < lengths[rows, None]
                     found = ids[torch.where(mask, place, 0)].long()
                     features["input_ids"] = torch.where(mask, found, self._padding_id)
                     features["attention_mask"] = mask.long()
                 else:
                     features["input_ids"] = ids[place].long()
-                out[rows[: last - first]] = forward(features)[: last - first]
+                out[rows] = self._forward(features)
         if self._device.type != "cuda":
             return lambda: out.cpu().numpy()
         host = torch.empty(out.shape, dtype=out.dtype, pin_memory=True)
@@ -261,31 +240,6 @@ class Encoder:
             return host.numpy()
 
         return wait
-
-    def _replayed(self, features: dict[str, Any]) -> Any:
-        """`_forward` by a CUDA graph of this shape; valid until the shape comes again."""
-        import torch
-
-        key = tuple(features["input_ids"].shape)
-        if key not in self._graphs:
-            inputs = {name: tensor.clone() for name, tensor in features.items()}
-            # What allocates or plans at its first use must have done so before the capture.
-            stream = torch.cuda.Stream()
-            stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream):
-                for _ in range(2):
-                    self._forward(dict(inputs))
-            torch.cuda.current_stream().wait_stream(stream)
-            graph = torch.cuda.CUDAGraph()
-            pool = next((kept[0].pool() for kept in self._graphs.values()), None)
-            with torch.cuda.graph(graph, pool=pool):
-                vectors = self._forward(dict(inputs))
-            self._graphs[key] = graph, inputs, vectors
-        graph, inputs, vectors = self._graphs[key]
-        for name, tensor in features.items():
-            inputs[name].copy_(tensor)
-        graph.replay()
-        return vectors
 
     def _forward(self, features: dict[str, Any]) -> Any:
         """float32 [rows, d] of length 1, on the device. No attention_mask says: no padding."""
@@ -303,6 +257,47 @@ class Encoder:
         if self._device.type == "cuda":
             tensor = tensor.pin_memory()
         return tensor.to(self._device, non_blocking=True)
+
+
+def plan_batches(
+    lengths: np.ndarray, batch_size: int, *, pad: bool, max_tokens: int | None = None
+) -> tuple[np.ndarray, list[Batch]]:
+    """Which texts go through the model together.
+
+    Texts of one length make up batches. With `pad`, what would be a batch of less than a quarter
+    of `batch_size` is set aside, and these texts, sorted by length, are padded to the longest of
+    their batch: a small batch takes a GPU as long as a large one.
+
+    Args:
+        lengths: int [n], tokens of each text.
+        batch_size: texts in a batch, at most.
+        pad: whether a batch may hold several lengths.
+        max_tokens: tokens in a batch of texts of one length, unless a single text has more.
+
+    Returns:
+        order: int64 [n], the texts' numbers; batches: (first, last, length, padded), which says
+        that order[first:last] are to be padded to `length` tokens, if `padded`.
+    """
+    by_length = np.argsort(lengths, kind="stable")
+    edges = np.flatnonzero(np.diff(lengths[by_length])) + 1
+    kept: list[np.ndarray] = []
+    aside: list[np.ndarray] = []
+    for rows in np.split(by_length, edges) if len(lengths) else []:
+        size = batch_size
+        if max_tokens is not None:
+            size = max(1, min(size, max_tokens // max(1, int(lengths[rows[0]]))))
+        for first in range(0, len(rows), size):
+            batch = rows[first : first + size]
+            (aside if pad and len(batch) < size / 4 else kept).append(batch)
+    rest = np.concatenate(aside) if aside else by_length[:0]
+    kept += [rest[first : first + batch_size] for first in range(0, len(rest), batch_size)]
+    batches: list[Batch] = []
+    first = 0
+    for batch in kept:
+        shortest, longest = lengths[batch[0]], lengths[batch[-1]]
+        batches.append((first, first + len(batch), int(longest), bool(shortest != longest)))
+        first += len(batch)
+    return (np.concatenate(kept) if kept else by_length), batches
 
 
 def _device(device: str, dtype: str) -> Any:

@@ -51,7 +51,7 @@ def write_corpus(path: Path, rows: Sequence[dict]) -> Path:
 class FakeEncoder:
     """Vectors made of a text's hash: instant, and equal for equal texts. Counts its texts."""
 
-    on_cpu, hardware, dtype, shapes = True, "cpu", "float32", None
+    on_cpu, hardware, dtype = True, "cpu", "float32"
 
     def __init__(self, *, dimension: int = 16, fail_at: int | None = None) -> None:
         self.identity = ModelIdentity("fake", "unknown", "0" * 64, dimension, 32, "mean", "", "")

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glimmer.errors import ConfigError
-from glimmer.retrieval.batches import Shapes, plan_batches, plan_shapes
-from glimmer.retrieval.encoder import Encoder
+from glimmer.retrieval.encoder import Encoder, plan_batches
 
 from .conftest import MODEL
 
@@ -34,48 +33,6 @@ def test_plan(lengths, batch_size, pad, max_tokens):
         assert padded or max_tokens is None or len(found) * length <= max_tokens or len(found) == 1
         place = last
     assert place == len(lengths)
-
-
-@given(
-    st.lists(st.integers(1, 70), max_size=300),
-    st.integers(1, 20),
-    st.integers(1, 40),
-    st.integers(1, 400),
-    st.booleans(),
-)
-def test_few_shapes(lengths, batch_size, room, tokens, fill):
-    """A text's length and rows follow from its own length alone, if batches are filled."""
-    lengths = np.array(lengths, np.int32)
-    shapes = Shapes(room=room, tokens=tokens)
-    order, batches = plan_shapes(lengths, batch_size, shapes, limit=72, fill=fill)
-    assert sorted(order.tolist()) == list(range(len(lengths)))
-    place = 0
-    for first, last, length, rows in batches:
-        assert first == place and 0 < last - first <= rows <= batch_size
-        for own in lengths[order[first:last]].tolist():
-            assert length == min(-(-own // room) * room, 72) >= own
-        whole = max(1, min(batch_size, tokens // length))
-        assert rows == whole if fill else rows <= whole
-        assert length * rows <= max(tokens, length)
-        place = last
-    assert place == len(lengths)
-    kinds = {(length, rows) for *_, length, rows in batches}
-    assert len(kinds) <= (72 // room + 1) * (1 if fill else 6)
-
-
-def test_few_shapes_give_a_passage_the_same_bytes_in_any_company(world, encoder):
-    """On a CPU, where the path can run as well; a GPU's shapes are the same."""
-    few = Encoder(MODEL, shapes=Shapes(room=16, tokens=512))
-    texts = [row["contents"] for row in world.rows[:60]] + ["x y z " * n for n in range(1, 60, 7)]
-    tokens = few.tokeniser(texts)
-    together = few._on_device(tokens, 16)()
-    np.testing.assert_allclose(together, encoder.embed(tokens, batch_size=16)(), atol=2e-6)
-    order = np.random.default_rng(0).permutation(len(texts))
-    for part in np.array_split(order, 4):
-        found = few._on_device(few.tokeniser([texts[i] for i in part]), 16)()
-        assert (found == together[part]).all()
-    queries = few._on_device(tokens, 16, fill=False)()
-    np.testing.assert_allclose(queries, together, atol=2e-6)
 
 
 def test_with_padding_only_the_last_batch_is_small():
