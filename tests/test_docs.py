@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from glimmer.config import load
 from glimmer.errors import GlimmerError
 
 ROOT = Path(__file__).parents[1]
@@ -172,8 +173,16 @@ def test_every_command_of_the_pages_is_run_or_says_what_it_needs():
 
 
 def test_the_settings_that_the_readme_prints(tmp_path):
-    """The shell's own printf, and what the config makes of the file."""
-    (line,) = (c for _, c in shell_lines(ROOT / "README.md") if c.startswith("printf"))
-    subprocess.run(["bash", "-c", line], cwd=tmp_path, check=True)
-    made = yaml.safe_load((tmp_path / "mine.yaml").read_text())
-    assert made == {"run": "lr1e-4", "training": {"learning_rate": 0.0001}}
+    """The shell's own printf, and what the config makes of the files."""
+    lines = [c for _, c in shell_lines(ROOT / "README.md") if c.startswith("printf")]
+    for line in lines:
+        subprocess.run(["bash", "-c", line], cwd=tmp_path, check=True)
+    made = {path.name: yaml.safe_load(path.read_text()) for path in tmp_path.iterdir()}
+    assert made == {
+        "mine.yaml": {"run": "lr1e-4", "training": {"learning_rate": 0.0001}},
+        "stack.yaml": {"titan": {"python": ".venv-train/bin/python"}},
+    }
+    defaults = ROOT / "config/config.yaml"
+    assert load(defaults, tmp_path / "mine.yaml")["training"]["learning_rate"] == 0.0001
+    gpu = load(defaults, ROOT / "config/h200x1.yaml", tmp_path / "stack.yaml")
+    assert gpu["titan"]["python"] == ".venv-train/bin/python"

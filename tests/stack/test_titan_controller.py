@@ -108,6 +108,8 @@ def test_one_row_a_step_under_the_local_engines_names(undisturbed):
         assert 0.0 < row["reward"] < 1.0  # by the requests' seeds
         assert row["entropy"] == pytest.approx(0.5)
         assert row["grad_norm"] == 1.0 and row["failed_searches"] == 0
+        # That of the step before: the first sync is made before the first step and not timed.
+        assert (row["seconds_sync"] > 0) == (row["step"] > 1)
 
 
 def test_every_request_has_a_seed_of_its_own(undisturbed):

@@ -42,9 +42,11 @@ _NAMES = {
     "seconds_generate": "timing/step/wait_for_training_batch/mean",
 }
 _TRAIN_TIMES = ("timing/step/forward_backward/mean", "timing/step/optim/mean")
+# What the sync after the step before took. On-policy the rollouts wait for it, and it is a part of
+# seconds_generate; off-policy it goes on beside the trainer.
 _SYNC_TIMES = (
-    "timing/step/blocking_trainer_push_model_state_dict/mean",
-    "timing/step/blocking_generator_pull_model_state_dict/mean",
+    "timing/weight_sync/trainer_push_model_state_dict",
+    "timing/weight_sync/generator_pull_model_state_dict",
 )
 
 
@@ -196,12 +198,13 @@ class SearchController(titan.Controller):
         groups, questions = self.journal.close_step(training["prompts_per_step"])
         row: dict[str, float] = {"step": step, **rollout_metrics(groups, questions)}
         row |= {ours: float(found[theirs]) for ours, theirs in _NAMES.items() if theirs in found}
-        if missing := sorted(v for k, v in _NAMES.items() if k not in row):
+        wanted = [*_NAMES.values(), *_TRAIN_TIMES, *_SYNC_TIMES]
+        if missing := sorted(name for name in wanted if name not in found):
             raise GlimmerError(
                 f"step {step}: TitanRL reported none of {missing}; it had {sorted(found)[:40]}."
             )
-        row["seconds_train"] = sum(found.get(k, 0.0) for k in _TRAIN_TIMES)
-        row["seconds_sync"] = sum(found.get(k, 0.0) for k in _SYNC_TIMES)
+        row["seconds_train"] = sum(float(found[k]) for k in _TRAIN_TIMES)
+        row["seconds_sync"] = sum(float(found[k]) for k in _SYNC_TIMES)
         row["sampled_tokens"] = float(
             sum(len(t.completion_token_ids) for g in groups for r in g.rollouts for t in r.turns)
         )
