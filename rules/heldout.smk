@@ -101,6 +101,7 @@ rule evaluate:
     output:
         records=f"{R}/heldout/{{when}}.jsonl",
         repeats=f"{R}/heldout/{{when}}.repeats.jsonl",
+        timings=f"{R}/heldout/{{when}}.timings.jsonl",
     log:
         f"{R}/logs/evaluate-{{when}}.log",
     benchmark:

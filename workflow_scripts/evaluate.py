@@ -19,6 +19,7 @@ with sole_writer(Path(snakemake.output.records).with_name(f".{snakemake.wildcard
         corpus=Path(snakemake.input.corpus),
         out=Path(snakemake.output.records),
         repeats=Path(snakemake.output.repeats),
+        timings=Path(snakemake.output.timings),
         settings=sections["evaluation"],
         # The whole sections: what the params leave out changes no result and makes nothing stale.
         search=snakemake.config["search"],

@@ -1,9 +1,10 @@
 """The batches of an evaluation, and the outputs that grow by them.
 
 In: the chosen questions. Out: a JSON Lines file, one row a question, put in its place when it is
-whole. Batches have a fixed composition, so a record does not depend on what ran beside it or on
-where an interrupted run went on; the repeated passes have another order and smaller batches, so
-that they show what composition does.
+whole; and what a clock said of each question in a file of its own, since rows are reproducible and
+times are not. Batches have a fixed composition, so a record does not depend on what ran beside it
+or on where an interrupted run went on; the repeated passes have another order and smaller batches,
+so that they show what composition does.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ import contextlib
 import json
 import os
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from glimmer.assets import Question
 from glimmer.errors import DataError
-from glimmer.files import read_jsonl
+from glimmer.files import atomic_path, read_jsonl, write_jsonl
 from glimmer.progress import Progress
 
 
@@ -40,6 +41,15 @@ class Batch:
     questions: list[Question]
     samples: int
     seed: int
+
+
+@dataclass(frozen=True)
+class Answered:
+    """What became of a question: TitanRL's rollouts, and seconds from the start of its batch until
+    the last of them ended."""
+
+    rollouts: list[Any]
+    seconds: float
 
 
 def first_pass(questions: Sequence[Question], settings: Mapping[str, Any]) -> list[Batch]:
@@ -83,13 +93,16 @@ class Kept:
         out: the output; it appears whole, by `finish`.
         identity: of all that decides its rows; what another one left is not gone on with.
         batches: all of them, in order.
+        timings: where what rows hold as "timing" goes, with their "id"; None drops it.
 
     Attributes:
         rows: of the batches that are there, in order.
     """
 
-    def __init__(self, out: Path, identity: str, batches: Sequence[Batch]) -> None:
-        self.out = out
+    def __init__(
+        self, out: Path, identity: str, batches: Sequence[Batch], *, timings: Path | None = None
+    ) -> None:
+        self.out, self.timings = out, timings
         self.part = out.with_name(f".{out.name}.part")
         self.batches = list(batches)
         sizes = [len(batch.questions) for batch in self.batches]
@@ -110,8 +123,8 @@ class Kept:
 
     async def fill(
         self,
-        answer: Callable[[Batch], Any],
-        to_row: Callable[[Question, Sequence[Any]], tuple[dict, int, int]],
+        answer: Callable[[Batch], Awaitable[Sequence[Answered]]],
+        to_row: Callable[[Question, Answered], tuple[dict, int, int]],
         allowed: float,
         *,
         what: str,
@@ -131,8 +144,8 @@ class Kept:
             Progress(self._total, what, unit="q", done=len(self.rows)) as progress,
         ):
             for batch in list(self.waiting()):
-                rollouts = await answer(batch)
-                fresh = [to_row(q, r) for q, r in zip(batch.questions, rollouts, strict=True)]
+                answered = await answer(batch)
+                fresh = [to_row(q, a) for q, a in zip(batch.questions, answered, strict=True)]
                 check_failed_searches(
                     sum(failed for _, failed, _ in fresh),
                     sum(searches for _, _, searches in fresh),
@@ -141,18 +154,27 @@ class Kept:
                     + (f" of repeated pass {batch.number}" if batch.number else ""),
                 )
                 rows = [row | {"pass": batch.number} if batch.number else row for row, *_ in fresh]
-                handle.write("".join(json.dumps(r, ensure_ascii=False) + "\n" for r in rows))
+                handle.write("".join(map(_line, rows)))
                 handle.flush()
                 os.fsync(handle.fileno())
                 self.rows += rows
                 progress.update(len(rows))
 
     def finish(self) -> None:
-        """Put the whole output in its place."""
-        final = self.out.with_name(f".{self.out.name}.whole")
-        final.write_bytes(self.part.read_bytes().split(b"\n", 1)[1])
-        os.replace(final, self.out)
+        """Put the whole output in its place, the timings before it."""
+        if self.timings is not None:
+            times = [{"id": row["id"]} | row.get("timing", {}) for row in self.rows]
+            write_jsonl(self.timings, times)
+        with atomic_path(self.out) as whole, open(whole, "w", encoding="utf-8") as handle:
+            handle.writelines(
+                _line({key: value for key, value in row.items() if key != "timing"})
+                for row in self.rows
+            )
         self.part.unlink()
+
+
+def _line(row: dict[str, Any]) -> str:
+    return json.dumps(row, ensure_ascii=False) + "\n"
 
 
 def finished(part: Path, identity: str, *, sizes: Sequence[int]) -> list[Any]:
@@ -174,6 +196,5 @@ def finished(part: Path, identity: str, *, sizes: Sequence[int]) -> list[Any]:
                 whole += size
             rows = lines[1 : 1 + whole]
     part.parent.mkdir(parents=True, exist_ok=True)
-    body = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    part.write_text(header + body, encoding="utf-8")
+    part.write_text(header + "".join(map(_line, rows)), encoding="utf-8")
     return rows

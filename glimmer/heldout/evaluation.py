@@ -2,20 +2,23 @@
 
 In: a checkpoint and the run's chosen questions. Out: `<when>.jsonl`, one record a question (fields:
 `glimmer.heldout.records`), and `<when>.repeats.jsonl`, what further passes over the same questions
-gave (`glimmer.heldout.noise`). Both grow batch by batch (`glimmer.heldout.batches`).
+gave (`glimmer.heldout.noise`). Both grow batch by batch (`glimmer.heldout.batches`). What a clock
+said of the first pass is in `<when>.timings.jsonl` (`glimmer.heldout.timings`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from glimmer.assets import Question, read_questions
 from glimmer.files import sha256_file, sha256_files, sha256_json
-from glimmer.heldout.batches import Batch, Kept, first_pass, repeated_passes
+from glimmer.heldout.batches import Answered, Batch, Kept, first_pass, repeated_passes
 from glimmer.heldout.samplers import VLLM_DECISIVE, Sampler, open_sampler
+from glimmer.heldout.timings import timing
 from glimmer.operational import decisive
 
 
@@ -27,6 +30,7 @@ def evaluate(
     corpus: Path,
     out: Path,
     repeats: Path,
+    timings: Path,
     settings: Mapping[str, Any],
     search: Mapping[str, Any],
     retrieval: Mapping[str, Any],
@@ -37,7 +41,8 @@ def evaluate(
     service_log: Path,
     engine_log: Path,
 ) -> None:
-    """Write `out`, one JSON line a question, and `repeats`, one a question and further pass.
+    """Write `out`, one JSON line a question, `repeats`, one a question and further pass, and
+    `timings`, one a question.
 
     Finished batches are kept beside both and not done again after a kill, as long as checkpoint,
     questions, settings and code are the same.
@@ -77,12 +82,13 @@ def evaluate(
         | {"questions": sha256_file(questions)}
     )
     native = load_renderer(checkpoint, renderer, tools=[SEARCH_TOOL])
-    kept = Kept(out, identity, first_pass(chosen, settings))
+    kept = Kept(out, identity, first_pass(chosen, settings), timings=timings)
     again = Kept(repeats, identity, repeated_passes(chosen, settings))
 
-    def whole(question: Question, rollouts: Sequence[Any]) -> tuple[dict, int, int]:
-        row = record(question, rollouts, native, settings_hash=settings_hash)
+    def whole(question: Question, answered: Answered) -> tuple[dict, int, int]:
+        row = record(question, answered.rollouts, native, settings_hash=settings_hash)
         samples = [row, *row.get("samples", [])]
+        row["timing"] = timing(answered.rollouts, answered.seconds)
         return row, *(sum(s[k] for s in samples) for k in ("failed_searches", "searches"))
 
     async def run(url: str, sampler: Sampler) -> None:
@@ -95,7 +101,7 @@ def evaluate(
         ).build()
         rollouter.on_rollout_end = sampler.leave
 
-        async def answer(batch: Batch) -> list[Any]:
+        async def answer(batch: Batch) -> list[Answered]:
             sampling = sampler.sampling(
                 temperature=settings["temperature"],
                 max_tokens=search["max_new_tokens"],
@@ -109,8 +115,8 @@ def evaluate(
             await kept.fill(answer, whole, allowed, what=f"evaluate {out.stem}")
             first = {row["id"]: row for row in kept.rows}
 
-            def short(question: Question, rollouts: Sequence[Any]) -> tuple[dict, int, int]:
-                row = record(question, rollouts[:1], native, settings_hash=settings_hash)
+            def short(question: Question, answered: Answered) -> tuple[dict, int, int]:
+                row = record(question, answered.rollouts[:1], native, settings_hash=settings_hash)
                 return repeat_row(row, first[question.id]), row["failed_searches"], row["searches"]
 
             await again.fill(answer, short, allowed, what=f"repeat {out.stem}")
@@ -134,24 +140,24 @@ def evaluate(
 
 async def answer_batch(
     rollouter: Any, sampler: Sampler, batch: Batch, sampling: Any, renderer: Any
-) -> list[list[Any]]:
+) -> list[Answered]:
     """The rollouts of each question of a batch, all of them at the same time. A rollout that
     raises comes back as one that crashed."""
     sampler.begin(len(batch.questions) * batch.samples)
-    groups = await asyncio.gather(
-        *(
-            rollouter.run_group_rollouts(
-                generate_fn=sampler.generate,
-                sample=question,
-                group_id=batch.group + place,
-                group_size=batch.samples,
-                sampling=sampling,
-                renderer=renderer,
-            )
-            for place, question in enumerate(batch.questions)
+    start = time.monotonic()
+
+    async def ask(place: int, question: Question) -> Answered:
+        group = await rollouter.run_group_rollouts(
+            generate_fn=sampler.generate,
+            sample=question,
+            group_id=batch.group + place,
+            group_size=batch.samples,
+            sampling=sampling,
+            renderer=renderer,
         )
-    )
-    return [group.rollouts for group in groups]
+        return Answered(group.rollouts, time.monotonic() - start)
+
+    return await asyncio.gather(*(ask(k, question) for k, question in enumerate(batch.questions)))
 
 
 def record(

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from glimmer.errors import DataError
 from glimmer.files import read_jsonl, write_jsonl
 from glimmer.heldout import compare
 from glimmer.heldout import evaluation as stage
 from glimmer.heldout.evaluation import evaluate
+from glimmer.heldout.timings import read_timings, summary
 from glimmer.renderer import load_renderer
 from glimmer.search_r1.prompt import SEARCH_TOOL
 from glimmer.titanrl import ensure_importable
@@ -124,6 +126,7 @@ def run(tmp_path, asked, monkeypatch):
             corpus=tmp_path / "corpus.jsonl",
             out=out,
             repeats=repeats,
+            timings=tmp_path / f"{when}.timings.jsonl",
             settings=SETTINGS | settings,
             search=SEARCH,
             retrieval={},
@@ -135,6 +138,7 @@ def run(tmp_path, asked, monkeypatch):
             engine_log=tmp_path / "log",
         )
         rows = [[row for _, row in read_jsonl(path)] for path in (out, repeats)]
+        assert not any("timing" in row for row in rows[0])
         assert not list(tmp_path.glob(".*.part"))
         return *rows, sampler
 
@@ -245,3 +249,21 @@ def test_an_interrupted_evaluation_goes_on(run, tmp_path):
 
     again = run(counting)[:2]
     assert again == whole and len(seen) == 12 - 2  # 12 of the first pass and one batch are there
+    timed = read_timings(tmp_path / "before.timings.jsonl")
+    assert list(timed) == [row["id"] for row in whole[0]]
+
+
+def test_what_the_clock_said_stands_beside_the_records(run, tmp_path):
+    rows, _, _ = run(right, repeats=1)
+    timed = read_timings(tmp_path / "before.timings.jsonl")
+    assert list(timed) == [row["id"] for row in rows]
+    for row in rows:
+        mine = timed[row["id"]]
+        assert mine["tokens"] == sum(len(turn["completion_ids"]) for turn in row["turns"]) > 0
+        assert mine["seconds"] > 0 and mine["search_seconds"] == 0
+    found = summary(timed)
+    assert found["questions"] == 12 and found["seconds"]["median"] <= found["seconds"]["largest"]
+    path = tmp_path / "before.timings.jsonl"
+    path.write_text(path.read_text() + '{"id": "x", "seconds": "long"}\n')
+    with pytest.raises(DataError, match=r"timings\.jsonl, line 13: expected a question's id"):
+        read_timings(path)
