@@ -8,6 +8,8 @@ rule report:
         paired=rules.compare.output.paired,
         before=rules.compare.input.before,
         after=rules.compare.input.after,
+        before_timings=f"{R}/heldout/before.timings.jsonl",
+        after_timings=f"{R}/heldout/after.timings.jsonl",
         metrics=rules.grpo.output.metrics,
         gates=expand(f"{R}/gates/{{gate}}.json", gate=GATES),
         checkpoint=rules.checkpoint.output,

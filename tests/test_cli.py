@@ -132,6 +132,15 @@ def test_harness_logs(tmp_path, capsys):
     assert "it has strict-match, flexible-extract" in capsys.readouterr().err
     assert main(["compare", a, b, "--filter", "strict-match", "--metric", "acc"]) == 1
     assert "['exact_match'], expected 'acc'" in capsys.readouterr().err
+    early = [
+        [{k: v for k, v in row.items() if k not in ("filter", "metrics")} for row in harness(right)]
+        for right in (range(5), range(15))
+    ]
+    paths = [
+        write(tmp_path / f"{name}.jsonl", rows) for name, rows in zip("ef", early, strict=True)
+    ]
+    assert main(["compare", *paths]) == 0
+    assert "20 questions: 10 gained, 0 lost" in capsys.readouterr().out
     other = write(tmp_path / "c.jsonl", harness(range(5), doc_hash="x"))
     assert main(["compare", write(tmp_path / "d.jsonl", harness([])), other]) == 1
     assert "another 'question' under the id '0'" in capsys.readouterr().err

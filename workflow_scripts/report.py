@@ -42,5 +42,9 @@ write_report(
     benchmarks=Path(snakemake.params.benchmarks),
     json_out=Path(snakemake.output.json),
     markdown_out=Path(snakemake.output.markdown),
+    timings=(
+        Path(snakemake.input.before_timings),
+        Path(snakemake.input.after_timings),
+    ),
     piece=token_pieces(Path(snakemake.input.checkpoint[0]).parent),
 )

@@ -8,7 +8,8 @@ The minimal schema, one JSON object a line:
 `contains` (0..1), `type`, `outcome`, `question`, `golden_answers`, `hashes`. Scores may stand in an
 object `scores`, so that a run's own record files fit too. Other keys are passed over.
 
-Sample logs of lm-evaluation-harness (`--log_samples`) are known by `doc_id` and `filter`.
+Sample logs of lm-evaluation-harness (`--log_samples`) are known by `doc_id` and `filtered_resps`;
+those of its earlier versions name no filter.
 """
 
 from __future__ import annotations
@@ -46,9 +47,10 @@ def read_any(path: Path, *, metric: str | None = None, filter: str | None = None
             raise DataError(
                 f"{where}: found a {type(row).__name__}, expected an object. {_WAY_OUT}"
             )
-        if "doc_id" in row and "filter" in row:
-            filters[str(row["filter"])] = None
-            if filter is not None and row["filter"] != filter:
+        if "doc_id" in row and ("filtered_resps" in row or "filter" in row):
+            name = str(row.get("filter", "none"))
+            filters[name] = None
+            if filter is not None and name != filter:
                 continue
             if len(filters) > 1 and filter is None:
                 raise DataError(

@@ -23,9 +23,8 @@ from typing import Any
 
 from glimmer.errors import DataError, IntegrityError
 from glimmer.files import read_jsonl
-from glimmer.heldout.statistics import rate
+from glimmer.heldout.statistics import Z, rate
 
-_Z = 1.959964
 _FIELDS = ("id", "pass", "outcome", "scores", "same_tokens")
 
 
@@ -135,15 +134,15 @@ def noise_floor(
     if before is None or after is None:
         return None
     half, most = ((before[key] + after[key]) / 2 for key in ("pair_rate", "pair_rate_at_most"))
-    floor = _Z * math.sqrt(questions * half)
+    floor = Z * math.sqrt(questions * half)
     return {
         "before": dict(before),
         "after": dict(after),
         "questions": floor,
         "difference": floor / questions,
-        "f1_difference": _Z
+        "f1_difference": Z
         * math.sqrt((before["f1_pair_square"] + after["f1_pair_square"]) / 2 / questions),
-        "at_most": _Z * math.sqrt(questions * most) / questions,
+        "at_most": Z * math.sqrt(questions * most) / questions,
         "ratio": abs(difference) * questions / floor if floor else None,
         "above": abs(difference) * questions > floor,
     }

@@ -19,8 +19,11 @@ import numpy as np
 from glimmer.errors import DataError
 from glimmer.files import sha256_json
 from glimmer.heldout.report_tables import flatten
+from glimmer.heldout.report_words import pooled_sentence
+from glimmer.heldout.statistics import Z
 
 _BLOCK = 1000
+_SIDES = ("before", "after")
 # Parts of a config that change no answer.
 _NO_RESULT = ("run", "results", "report", "compare_runs", "cache", "cluster")
 
@@ -31,7 +34,7 @@ def compare_runs(
     """{"runs": [{"run", "sentence", "noise", "questions", "questions_sha256", "before", "after":
     right answers, "difference", "floor": of noise or None, "gained", "lost", "mcnemar_p",
     "gates": {name: passed}, "seed"}], "settings": {dotted key: [value of each run as JSON]} of
-    those that differ, "pooled": [see `pool_seeds`, with "runs": their names]}.
+    those that differ, "pooled": [see `pool_seeds`, with "runs": their names and "sentence"]}.
 
     Args:
         reports: of `glimmer.heldout.report_machine.report_json`, at least two.
@@ -68,12 +71,17 @@ def compare_runs(
         "runs": [_run(report) for report in reports],
         "settings": differing,
         "pooled": [
-            {"runs": [report["run"] for report in group]}
-            | pool_seeds([r["paired"] for r in group], seed=seed, resamples=resamples)
+            _pool(group, seed=seed, resamples=resamples)
             for group in groups.values()
             if len({report["config"]["training"]["seed"] for report in group}) > 1
         ],
     }
+
+
+def _pool(group: Sequence[Mapping[str, Any]], *, seed: int, resamples: int) -> dict[str, Any]:
+    found = pool_seeds([report["paired"] for report in group], seed=seed, resamples=resamples)
+    names = [report["run"] for report in group]
+    return {"runs": names, "sentence": pooled_sentence(names, found)} | found
 
 
 def pool_seeds(
@@ -88,7 +96,10 @@ def pool_seeds(
         {"seeds", "questions", "before", "after": mean right answers, "difference": {"mean",
         "ci95": over questions, "ci95_seeds": over questions and seeds, "sd_seeds": standard
         deviation of the seeds' differences}, "sign_flip_p", "gained_in", "lost_in": {seeds:
-        questions gained, or lost, in so many of them}}.
+        questions gained, or lost, in so many of them}, "floor": how much evaluating the same
+        weights again moves the mean difference in 95 % of cases, a fraction; None if not measured}.
+        The floor takes the passes before training for one evaluation that all seeds share, which
+        is the larger of the two cases.
     """
     questions = verdicts[0]["measured"]["questions"]
     changes = [
@@ -117,6 +128,11 @@ def pool_seeds(
         np.quantile(np.concatenate(d), [0.025, 0.975]) for d in (over_questions, over_both)
     ]
     measured = [v["measured"] for v in verdicts]
+    noises = [m.get("noise") for m in measured]
+    floor = None
+    if all(noises):
+        moved = [np.mean([noise[side]["pair_rate"] for noise in noises]) for side in _SIDES]
+        floor = Z * float(np.sqrt((moved[0] + moved[1] / len(verdicts)) / 2 / questions))
     return {
         "seeds": len(verdicts),
         "questions": questions,
@@ -129,6 +145,7 @@ def pool_seeds(
             "sd_seeds": float(table.mean(axis=1).std(ddof=1)) if len(table) > 1 else None,
         },
         "sign_flip_p": (1 + extreme) / (1 + resamples),
+        "floor": floor,
         "gained_in": _times(table > 0),
         "lost_in": _times(table < 0),
     }

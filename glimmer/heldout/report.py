@@ -12,15 +12,23 @@ from glimmer.errors import DataError
 from glimmer.files import read_json, read_jsonl, write_text
 from glimmer.heldout import report_evidence as evidence
 from glimmer.heldout import report_figures as figures
+from glimmer.heldout import report_outcome as outcome
 from glimmer.heldout import report_tables as tables
 from glimmer.heldout.records import read_records
 from glimmer.heldout.report_ceiling import ceiling
+from glimmer.heldout.report_gates import gate_figure
+from glimmer.heldout.report_gates import gates as gate_table
 from glimmer.heldout.report_machine import report_json, report_markdown
 from glimmer.heldout.report_page import document, unicode_only
 from glimmer.heldout.report_points import heldout_points
 from glimmer.heldout.report_tables import Html, esc
 from glimmer.heldout.report_transcripts import fitting
 from glimmer.heldout.report_viewer import viewer
+from glimmer.heldout.report_words import gain_sentence
+from glimmer.heldout.timings import read_timings, summary
+from glimmer.heldout.timings import table as timing_rows
+
+WHEN = ("before", "after")
 
 _TOGETHER = re.compile(r"\[[^]]*\]|p (?:=|&lt;) [\de.+-]*\d|±[\d.]+ points")
 _SECTIONS = {
@@ -50,6 +58,7 @@ def write_report(
     json_out: Path | None = None,
     markdown_out: Path | None = None,
     piece: Callable[[int], str] | None = None,
+    timings: tuple[Path, Path] | None = None,
 ) -> None:
     """Write the page `out`, atomically, and its content for machines; the same inputs give the
     same bytes.
@@ -64,11 +73,13 @@ def write_report(
         benchmarks: folder of Snakemake's benchmark files; it may be missing.
         json_out, markdown_out: where to write the content as JSON and as Markdown.
         piece: token id -> its text, for the viewer's log-probabilities; None leaves them out.
+        timings: `<when>.timings.jsonl`, before and after; None leaves times of questions out.
 
     Raises:
         DataError: a record, metrics or verdict file is not what it should be.
     """
     rows = _metrics(metrics)
+    timed = None if timings is None else tuple(map(read_timings, timings))
     report = report_json(
         paired,
         config,
@@ -77,16 +88,17 @@ def write_report(
         provenance,
         defaults=defaults,
         benchmarks=tables.benchmark_rows(benchmarks),
+        timings=None if timed is None else dict(zip(WHEN, map(summary, timed), strict=True)),
     )
     plots, plotted = figures.curves(rows)
-    viewed = fitting(read_records(before), read_records(after), piece=piece)
+    viewed = fitting(read_records(before), read_records(after), piece=piece, timings=timed)
     parts = {
         "comparison": _comparison(paired["measured"]),
         "gates": _gates(report["gates"]),
         "training": _training(rows, paired["measured"], plots) if plotted["series"] else plots,
         "transcripts": viewer(viewed),
         "settings": tables.settings(config, defaults),
-        "resources": tables.benchmarks(report["benchmarks"]),
+        "resources": tables.benchmarks(report["benchmarks"]) + _timings(report["timings"]),
         "provenance": tables.provenance(provenance),
         "reproduce": _reproduce(report),
     }
@@ -108,7 +120,8 @@ def first_screen(report: Mapping[str, Any]) -> Html:
     """Sentence, noise floor, the verdict of each gate, and the questions' flow."""
     chips = "".join(
         f'<li><a href="#gates"><span class="state {_state(gate)}">{_state(gate)}</span> '
-        f"{esc(name.replace('_', ' '))}</a></li>"
+        f"{esc(name.replace('_', ' '))}</a>"
+        f'<span class="figure">{esc(gate_figure(gate))}</span></li>'
         for name, gate in report["gates"].items()
     )
     failed = sum(not gate["passed"] for gate in report["gates"].values())
@@ -122,7 +135,7 @@ def first_screen(report: Mapping[str, Any]) -> Html:
     return Html(
         f'<p class="result">{_together(report["sentence"])}</p>'
         f'<p class="noise">{_together(report["noise"])}</p>'
-        f'<div class="two">{figures.flow(outcomes)}{listed}</div>'
+        f'<div class="two">{outcome.flow(outcomes)}{listed}</div>'
     )
 
 
@@ -156,7 +169,7 @@ def _comparison(measured: Mapping[str, Any]) -> Html:
     ]
     return Html(
         '<div class="two">'
-        + figures.bars(old, new, measured["questions"])
+        + outcome.bars(old, new, measured["questions"])
         + tables.two_by_two(measured["table"])
         + "</div>"
         + evidence.differences(measured)
@@ -164,8 +177,10 @@ def _comparison(measured: Mapping[str, Any]) -> Html:
         + '<div class="two">'
         + tables.transitions(measured["outcomes"])
         + evidence.by_outcome(measured["by_outcome"])
+        + "</div>"
+        + f'<p id="gain">{esc(gain_sentence(measured["outcomes"]))}</p>'
         + tables.means(old, new)
-        + "</div><h3>Types</h3>"
+        + "<h3>Types</h3>"
         + "".join(groups)
         + f"<p>{evidence.GROUPS_HELP}</p>"
         + "<h3>Retrieval</h3>"
@@ -192,7 +207,14 @@ def _training(rows: Sequence[Mapping[str, Any]], measured: Mapping[str, Any], pl
 
 def _gates(gates: Mapping[str, Mapping[str, Any]]) -> Html:
     sweep = figures.recall_sweep(gates["recall"]) if "recall" in gates else ""
-    return Html(tables.gates(gates) + sweep)
+    return Html(gate_table(gates) + sweep)
+
+
+def _timings(summaries: Mapping[str, Any] | None) -> str:
+    if summaries is None:
+        return ""
+    caption = "A held-out question; those of a batch are answered at the same time"
+    return tables.table(caption, ["", *WHEN], timing_rows(summaries), kind="figures")
 
 
 def _reproduce(report: Mapping[str, Any]) -> Html:

@@ -24,10 +24,10 @@ def ceiling(found: Mapping[str, Any] | None) -> Html:
     ]
     head = ["", "questions", *(f"first {k}" if k > 1 else "first" for k in ks)]
     caption = "The answer stands in the first passages that the question itself finds"
+    told = f"<p>{esc(ceiling_sentence(found))}</p>"
     return Html(
-        _curve(found)
-        + table(caption, head, rows, kind="figures")
-        + f"<p>{esc(ceiling_sentence(found))}</p>"
+        f'<div class="two">{_curve(found)}<div>{table(caption, head, rows, kind="figures")}{told}'
+        "</div></div>"
     )
 
 
@@ -52,18 +52,19 @@ def _curve(found: Mapping[str, Any]) -> str:
     if found["k"] < 2:
         return ""
     ks = range(1, found["k"] + 1)
-    plot = Plot([*ks], [0.0, 1.0], width=480, height=240, across=[(k,) for k in ks])
+    labels = [(k if k in _TOLD or k == found["k"] else "",) for k in ks]
+    titles = ("first k passages", "share of questions with their answer there")
+    plot = Plot([*ks], [0.0, 1.0], titles=titles, across=labels)
     parts, told = [], []
     for name, row in found["sets"].items():
-        points = [(px(plot.x(k)), px(plot.y(v))) for k, v in zip(ks, row["ceiling"], strict=True)]
-        path = "M" + "L".join(f"{x} {y}" for x, y in points)
-        # Training dashed, held-out drawn through and dotted.
-        parts.append(f'<path class="{"line" if name == "heldout" else "limit"}" d="{path}"/>')
+        points = [*zip(ks, row["ceiling"], strict=True)]
+        kind = "line" if name == "heldout" else "second"
+        parts.append(f'<path class="{kind}" d="{plot.path(points)}"/>')
         if name == "heldout":
             parts += [
-                f'<circle class="dot" cx="{x}" cy="{y}" r="3.5">'
+                f'<circle class="dot" cx="{px(plot.x(k))}" cy="{px(plot.y(value))}" r="3">'
                 f"<title>first {k}: {percent(value)}</title></circle>"
-                for (x, y), k, value in zip(points, ks, row["ceiling"], strict=True)
+                for k, value in points
             ]
         told.append(
             f"{_NAMES[name]}: {percent(row['ceiling'][0])} in the first, "
@@ -73,7 +74,7 @@ def _curve(found: Mapping[str, Any]) -> str:
         '<figure class="plot" id="ceiling">'
         f'<svg viewBox="0 0 {plot.width} {plot.height}" role="img" '
         f'aria-label="{esc("Retrieval ceiling. " + "; ".join(told))}">{plot.frame()}'
-        f"{''.join(parts)}</svg><figcaption>Share of questions whose answer stands in the first k "
-        "passages (upwards) over k; line: held-out, dashed: training questions.</figcaption>"
-        "</figure>"
+        f'{"".join(parts)}</svg><figcaption>Retrieval ceiling: <span class="keys"><span '
+        'class="key line"></span>held-out</span> <span class="keys"><span class="key second">'
+        "</span>training questions (dashed)</span></figcaption></figure>"
     )

@@ -59,7 +59,9 @@ def differences(measured: Mapping[str, Any]) -> Html:
         floor = f"±{100 * noise['f1_difference']:.1f}" if noise else "not measured"
         rows.append(_difference("F1", measured["f1_difference"], floor))
     for k, found in measured.get("samples", {}).get("pass_at", {}).items():
-        rows.append(_difference(f"pass@{k}", found["difference"], "not measured"))
+        noise = found["noise"]
+        floor = "not measured" if noise is None else f"±{100 * noise:.1f}"
+        rows.append(_difference(f"pass@{k}", found["difference"], floor))
     head = ["difference", "points", "95 % paired bootstrap", "noise floor, points"]
     shown = table("After − before, of all questions", head, rows, kind="figures")
     samples = measured.get("samples")
@@ -96,10 +98,7 @@ def noise(measured: Mapping[str, Any]) -> Html:
         ["other tokens were sampled", *(side["other_tokens"] for side in sides)],
     ]
     caption = "The same weights evaluated again"
-    return Html(
-        f"<p>{esc(noise_sentence(measured))}</p>"
-        + table(caption, ["", "before", "after"], rows, kind="figures")
-    )
+    return Html(table(caption, ["", "before", "after"], rows, kind="figures"))
 
 
 _LEAKS = {
@@ -119,12 +118,13 @@ def leakage(measured: Mapping[str, Any]) -> Html:
     rows = []
     for kind, count in found["counts"].items():
         result = found["without"].get(kind)
-        shown = ["–", "–", "–", "–"]
+        shown = ["–"] * 5
         if result:
             shown = [
                 f"{result['before']} → {result['after']} of {result['questions']}",
                 points(result["difference"]["mean"]),
                 _range(result["difference"]["ci95"]),
+                floor_points(measured, result["questions"]),
                 p_value(result["mcnemar_p"]),
             ]
         rows.append([_LEAKS.get(kind, kind), count, found["same_answer"][kind], *shown])
@@ -136,7 +136,7 @@ def leakage(measured: Mapping[str, Any]) -> Html:
     if settings["min_similarity"] is not None:
         near += f"; or a cosine from {settings['min_similarity']:g}"
     head = ["held-out question in training", "questions", "same answer", "without them: right",
-            "points", "95 % interval", "p"]  # fmt: skip
+            "points", "95 % interval", "noise floor", "p"]  # fmt: skip
     caption = f"Looked for in {found['train']:,} training questions"
     return Html(
         table(caption, head, rows, kind="figures")

@@ -6,8 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from glimmer.heldout.report_tables import Html, esc, number, percent
-from glimmer.search_r1.scoring import OUTCOMES
+from glimmer.heldout.report_tables import Html, esc, number
 
 # Metric -> what its curve is called.
 CURVES = {
@@ -16,7 +15,7 @@ CURVES = {
     "searches": "searches a rollout",
     "turns": "turns a rollout",
     "response_tokens": "sampled tokens a rollout",
-    "group_zero_std_frac": "groups with equal rewards, fraction",
+    "group_zero_std_frac": "groups with equal rewards",
     "grad_norm": "gradient norm before clipping",
     "entropy": "entropy, nats a token",
     "loss": "loss",
@@ -27,116 +26,6 @@ CURVES = {
 
 _WIDTH, _HEIGHT = 300, 140  # of a curve
 _LEFT, _RIGHT, _TOP, _BOTTOM = 44, 8, 8, 20
-
-
-def bars(before: Mapping[str, Any], after: Mapping[str, Any], questions: int) -> Html:
-    """Exact match before and after as bars, with Wilson intervals as whiskers."""
-    left, width = 56, 330
-    parts, told = [], []
-    for i, (name, row) in enumerate((("before", before), ("after", after))):
-        y = 14 + 46 * i
-        low, high = (left + width * bound for bound in row["ci95"])
-        middle = y + 15
-        rate = f"{row['correct']} of {questions}, {percent(row['exact_match'])}"
-        told.append(f"{name}: {rate}, interval {' to '.join(map(percent, row['ci95']))}")
-        parts.append(
-            f'<text class="name" x="{left - 8}" y="{middle + 5}" text-anchor="end">{name}</text>'
-            f'<rect class="track" x="{left}" y="{y}" width="{width}" height="30"/>'
-            f'<rect class="{name}" x="{left}" y="{y}" height="30" '
-            f'width="{px(width * row["exact_match"])}"/>'
-            f'<path class="whisker" d="M{px(low)} {middle}H{px(high)}'
-            f'M{px(low)} {middle - 6}v12M{px(high)} {middle - 6}v12"/>'
-            f'<text class="value" x="{left + width + 8}" y="{middle}">'
-            f"{percent(row['exact_match'])}</text>"
-            f'<text class="count" x="{left + width + 8}" y="{middle + 14}">'
-            f"{row['correct']} of {questions}</text>"
-        )
-    for tick in (0, 25, 50, 75, 100):
-        x = left + width * tick / 100
-        parts.append(f'<text class="tick" x="{px(x)}" y="110" text-anchor="middle">{tick} %</text>')
-    return Html(
-        '<figure class="bars"><svg viewBox="0 0 484 116" role="img" '
-        f'aria-label="{esc("Exact match. " + "; ".join(told))}">{"".join(parts)}</svg>'
-        "<figcaption>Questions answered correctly (exact match); whiskers: 95 % Wilson interval."
-        "</figcaption></figure>"
-    )
-
-
-def flow(outcomes: Mapping[str, Mapping[str, int]]) -> Html:
-    """Questions flowing from their outcome before to their outcome after."""
-    cells = [
-        (was, became, count)
-        for was in OUTCOMES
-        for became in OUTCOMES
-        if (count := outcomes.get(was, {}).get(became, 0)) > 0
-    ]
-    total = sum(count for *_, count in cells)
-    if not total:
-        return Html("")
-    scale, x0, x1 = 220 / total, 132, 348
-    left, bottom_left = _stack([(was, count) for was, _, count in cells], scale)
-    right, bottom_right = _stack([(became, count) for _, became, count in cells], scale)
-    used_left, used_right = dict.fromkeys(left, 0.0), dict.fromkeys(right, 0.0)
-    ribbons = []
-    middle = (x0 + x1) / 2
-    for was, became, count in cells:
-        thick = count * scale
-        y0 = left[was][0] + used_left[was]
-        y1 = right[became][0] + used_right[became]
-        used_left[was] += thick
-        used_right[became] += thick
-        kind = (
-            "same"
-            if (was == "correct") == (became == "correct")
-            else ("lost" if was == "correct" else "gained")
-        )
-        label = esc(f"{_words(was)} → {_words(became)}: {count}")
-        ribbons.append(
-            f'<path class="ribbon {kind}" d="M{x0} {px(y0)}C{middle} {px(y0)} {middle} {px(y1)} '
-            f"{x1} {px(y1)}v{px(thick)}C{middle} {px(y1 + thick)} {middle} {px(y0 + thick)} "
-            f'{x0} {px(y0 + thick)}Z"><title>{label}</title></path>'
-        )
-    nodes = "".join(
-        _node(name, count, y, count * scale, x=x, end=end, kind=kind)
-        for column, x, end, kind in ((left, x0 - 8, True, "before"), (right, x1, False, "after"))
-        for name, (y, count) in column.items()
-    )
-    height = max(bottom_left, bottom_right)
-    told = "; ".join(f"{_words(w)} to {_words(b)} {n}" for w, b, n in cells)
-    return Html(
-        f'<figure class="flow"><svg viewBox="0 0 480 {px(height)}" role="img" '
-        f'aria-label="{esc("Outcomes before and after: " + told)}">{"".join(ribbons)}{nodes}</svg>'
-        '<figcaption>Outcomes before (left) and after (right). <span class="keys">'
-        '<span class="key gained"></span>gained</span> <span class="keys"><span class="key lost">'
-        '</span>lost</span> <span class="keys"><span class="key same"></span>other</span>'
-        "</figcaption></figure>"
-    )
-
-
-def _stack(
-    cells: Sequence[tuple[str, int]], scale: float
-) -> tuple[dict[str, tuple[float, int]], float]:
-    """(top, questions) of each outcome in a column, with room for a label each; and the bottom."""
-    sums: dict[str, int] = {}
-    for name, count in cells:
-        sums[name] = sums.get(name, 0) + count
-    places, y = {}, 10.0
-    for name in OUTCOMES:
-        if name in sums:
-            places[name] = (y, sums[name])
-            y += max(sums[name] * scale, 8) + 12
-    return places, y
-
-
-def _node(
-    name: str, count: int, y: float, thick: float, *, x: int, end: bool, kind: str
-) -> str:  # fmt: skip
-    anchor, at = ("end", x - 6) if end else ("start", x + 14)
-    return (
-        f'<rect class="{kind}" x="{x}" y="{px(y)}" width="8" height="{px(max(thick, 1))}"/>'
-        f'<text class="name" x="{at}" y="{px(y + thick / 2 + 5)}" text-anchor="{anchor}">'
-        f"{esc(_words(name))} {count:,}</text>"
-    )
 
 
 def curves(rows: Sequence[Mapping[str, Any]]) -> tuple[Html, dict[str, Any]]:
@@ -196,7 +85,7 @@ def _curve(name: str, steps: Sequence[int], values: Sequence[float | None]) -> s
     grid = "".join(
         f'<path class="grid" d="M{_LEFT} {px(y(t))}H{_WIDTH - _RIGHT}"/>'
         f'<text class="tick" x="{_LEFT - 5}" y="{px(y(t) + 4)}" text-anchor="end">'
-        f"{esc(number(t))}</text>"
+        f"{esc(tick(t))}</text>"
         for t in ticks
     )
     ends = f'<text class="tick" x="{px(x(first))}" y="{_HEIGHT - 4}">{first}</text>'
@@ -230,10 +119,12 @@ def entropy_against_length(rows: Sequence[Mapping[str, Any]]) -> Html:
     ]
     if len(known) < 2:
         return Html("")
-    plot = Plot([x for _, x, _ in known], [y for *_, y in known], width=480, height=260)
-    path = "".join(
-        f"{'L' if i else 'M'}{px(plot.x(x))} {px(plot.y(y))}" for i, (_, x, y) in enumerate(known)
+    plot = Plot(
+        [x for _, x, _ in known],
+        [y for *_, y in known],
+        titles=("sampled tokens a rollout", "entropy, nats a token"),
     )
+    path = plot.path([(x, y) for _, x, y in known])
     # Later steps are less transparent.
     dots = "".join(
         f'<circle class="dot" cx="{px(plot.x(x))}" cy="{px(plot.y(y))}" r="3.5" '
@@ -255,9 +146,8 @@ def entropy_against_length(rows: Sequence[Mapping[str, Any]]) -> Html:
         '<figure class="plot" id="entropy-length">'
         f'<svg viewBox="0 0 {plot.width} {plot.height}" role="img" '
         f'aria-label="{esc("Entropy against response length, " + told)}">{plot.frame()}'
-        f'<path class="trail" d="{path}"/>{dots}{ends}</svg><figcaption>Entropy, nats a token '
-        "(upwards), against sampled tokens a rollout (to the right); a dot a step, later ones "
-        "stronger, the first and the last one named.</figcaption></figure>"
+        f'<path class="trail" d="{path}"/>{dots}{ends}</svg><figcaption>Entropy against length: a '
+        "dot a step, later ones stronger, the first and the last step named.</figcaption></figure>"
     )
 
 
@@ -270,11 +160,9 @@ def recall_sweep(verdict: Mapping[str, Any]) -> Html:
     allowed = finite(verdict["threshold"].get("min_recall"))
     values = [recall for _, recall in known] + ([allowed] if allowed is not None else [])
     logs = [math.log2(ef) for ef, _ in known]
-    plot = Plot(logs, values, width=480, height=240, from_zero=False, across=known)
-    path = "".join(
-        f"{'L' if i else 'M'}{px(plot.x(log))} {px(plot.y(recall))}"
-        for i, (log, (_, recall)) in enumerate(zip(logs, known, strict=True))
-    )
+    titles = ("efSearch", "recall against exact search")
+    plot = Plot(logs, values, titles=titles, from_zero=False, across=known)
+    path = plot.path([(log, recall) for log, (_, recall) in zip(logs, known, strict=True)])
     dots = "".join(
         f'<circle class="dot" cx="{px(plot.x(log))}" cy="{px(plot.y(recall))}" r="3.5">'
         f"<title>efSearch {ef}: {recall:.4f}</title></circle>"
@@ -290,8 +178,7 @@ def recall_sweep(verdict: Mapping[str, Any]) -> Html:
     return Html(
         f'<figure class="plot" id="recall-sweep"><svg viewBox="0 0 {plot.width} {plot.height}" '
         f'role="img" aria-label="{esc("Recall: " + told)}">{plot.frame()}{limit}'
-        f'<path class="line" d="{path}"/>{dots}</svg><figcaption>Recall against exact search '
-        "(upwards) over efSearch"
+        f'<path class="line" d="{path}"/>{dots}</svg><figcaption>Recall of the index'
         + (f"; the run searches with {esc(at)}" if at is not None else "")
         + (f"; dashed: the gate's threshold, {esc(number(allowed))}" if limit else "")
         + ".</figcaption></figure>"
@@ -303,27 +190,30 @@ class Plot:
 
     Args:
         xs, ys: the values that must fit.
+        titles: what the x axis and the y axis show.
         from_zero: whether the y axis starts at 0.
-        across: (label, ...) of each x where ticks stand at the values themselves; None: round ones.
+        across: (label, ...) of each x where ticks stand at the values themselves, "" for none;
+            None: round ones.
     """
 
-    left, right, top, bottom = 50, 16, 14, 26
+    # As wide as a phone's page, so that text keeps its size there.
+    width, height = 360, 232
+    left, right, top, bottom = 46, 16, 28, 40
 
     def __init__(
         self,
         xs: Sequence[float],
         ys: Sequence[float],
         *,
-        width: int,
-        height: int,
+        titles: tuple[str, str],
         from_zero: bool = True,
         across: Sequence[tuple[Any, ...]] | None = None,
     ) -> None:
-        self.width, self.height = width, height
+        self._titles = titles
         self._ys = nice_ticks(min(0.0, *ys) if from_zero else min(ys), max(ys))
         if across is None:
             ticks = nice_ticks(min(xs), max(xs))
-            self._xs = [(tick, number(tick)) for tick in ticks]
+            self._xs = [(value, tick(value)) for value in ticks]
         else:
             self._xs = [(x, str(label[0])) for x, label in zip(xs, across, strict=True)]
 
@@ -340,14 +230,27 @@ class Plot:
         """Grid lines and tick labels."""
         rows = "".join(
             f'<path class="grid" d="M{self.left} {px(self.y(t))}H{self.width - self.right}"/>'
-            f'<text class="tick" x="{self.left - 6}" y="{px(self.y(t) + 4)}" text-anchor="end">'
-            f"{esc(number(t))}</text>"
+            f'<text class="tick" x="{self.left - 10}" y="{px(self.y(t) + 4)}" text-anchor="end">'
+            f"{esc(tick(t))}</text>"
             for t in self._ys
         )
-        return rows + "".join(
-            f'<text class="tick" x="{px(self.x(t))}" y="{self.height - 6}" text-anchor="middle">'
+        columns = "".join(
+            f'<text class="tick" x="{px(self.x(t))}" y="{self.height - 22}" text-anchor="middle">'
             f"{esc(label)}</text>"
             for t, label in self._xs
+            if label
+        )
+        across, up = map(esc, self._titles)
+        return (
+            f'{rows}{columns}<text class="axis" x="0" y="12">{up}</text>'
+            f'<text class="axis" x="{self.width - self.right}" y="{self.height - 4}" '
+            f'text-anchor="end">{across}</text>'
+        )
+
+    def path(self, points: Sequence[tuple[float, float]]) -> str:
+        """Lines through the points, as the `d` of a path."""
+        return "".join(
+            f"{'L' if i else 'M'}{px(self.x(x))} {px(self.y(y))}" for i, (x, y) in enumerate(points)
         )
 
 
@@ -360,6 +263,11 @@ def nice_ticks(low: float, high: float) -> list[float]:
     start, stop = math.floor(low / step), math.ceil(round(high / step, 9))
     # From a product of whole numbers: no 0.30000000000000004 on an axis.
     return [float(f"{i * step:.12g}") for i in range(start, max(stop, start + 1) + 1)]
+
+
+def tick(value: float) -> str:
+    """A figure on an axis."""
+    return number(value).replace("-", "−", 1) if value < 0 else number(value)
 
 
 def finite(value: Any) -> float | None:

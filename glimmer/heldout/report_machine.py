@@ -7,9 +7,15 @@ from typing import Any
 
 from glimmer.heldout.report_ceiling import ceiling_sentence
 from glimmer.heldout.report_evidence import p_value
+from glimmer.heldout.report_gates import gate_figure
 from glimmer.heldout.report_reproduce import citation, difference, recipe
 from glimmer.heldout.report_tables import number, percent, points
-from glimmer.heldout.report_words import floor_points, noise_sentence, result_sentence
+from glimmer.heldout.report_words import (
+    floor_points,
+    gain_sentence,
+    noise_sentence,
+    result_sentence,
+)
 
 FORMAT = 1
 _GATE = ("passed", "measured", "threshold", "measured_on", "details")
@@ -24,10 +30,11 @@ def report_json(
     *,
     defaults: Mapping[str, Any] | None = None,
     benchmarks: Sequence[Mapping[str, Any]] = (),
+    timings: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """{"format", "run", "title", "sentence", "noise": a sentence, "paired", "gates", "training":
-    {"steps", "first", "last"} or None, "benchmarks", "config", "changed": settings that differ from
-    the default, "reproduce", "cite", "provenance"}.
+    """{"format", "run", "title", "sentence", "noise", "gain": sentences, "paired", "gates",
+    "training": {"steps", "first", "last"} or None, "benchmarks", "timings", "config", "changed":
+    settings that differ from the default, "reproduce", "cite", "provenance"}.
 
     Args:
         paired: verdict of `glimmer.heldout.paired.compare`.
@@ -37,6 +44,7 @@ def report_json(
         provenance: record of `glimmer.provenance.collect`.
         defaults: config/config.yaml; the run's own config if None.
         benchmarks: of `glimmer.heldout.report_tables.benchmark_rows`.
+        timings: of `glimmer.heldout.timings.summary`, for "before" and "after".
     """
     defaults = config if defaults is None else defaults
     title = config["report"]["title"] or config["run"]
@@ -46,6 +54,7 @@ def report_json(
         "title": title,
         "sentence": result_sentence(paired, config, rows),
         "noise": noise_sentence(paired["measured"]),
+        "gain": gain_sentence(paired["measured"]["outcomes"]),
         "paired": dict(paired),
         "gates": {
             name: {key: verdict[key] for key in _GATE if key in verdict}
@@ -53,6 +62,7 @@ def report_json(
         },
         "training": {"steps": len(rows), "first": rows[0], "last": rows[-1]} if rows else None,
         "benchmarks": [dict(row) for row in benchmarks],
+        "timings": timings,
         "config": dict(config),
         "changed": difference(config, defaults),
         "reproduce": recipe(provenance, config, defaults),
@@ -78,10 +88,12 @@ def report_markdown(report: Mapping[str, Any]) -> str:
         "## Gates",
     ]
     rows = [
-        [name, "passed" if gate["passed"] else "failed"] for name, gate in report["gates"].items()
+        [name, "passed" if gate["passed"] else "failed", gate_figure(gate)]
+        for name, gate in report["gates"].items()
     ]
-    parts.append(markdown_table(["gate", "verdict"], rows) if rows else "None was measured.")
-    parts += _outcomes(found)
+    head = ["gate", "verdict", "measured"]
+    parts.append(markdown_table(head, rows) if rows else "None was measured.")
+    parts += [*_outcomes(found), plain(report["gain"])]
     for key, name in (("type", "type"), ("dataset", "data set"), ("hops", "hops")):
         if f"by_{key}" in found:
             parts += [f"## By {name}", _groups(found[f"by_{key}"], found, name)]
@@ -135,10 +147,16 @@ def _samples(found: Mapping[str, Any]) -> list[str]:
     if "samples" not in found:
         return []
     rows = [
-        [f"pass@{k}", percent(row["before"]), percent(row["after"]), _change(row["difference"])]
+        [
+            f"pass@{k}",
+            percent(row["before"]),
+            percent(row["after"]),
+            _change(row["difference"]),
+            "not measured" if row["noise"] is None else f"±{100 * row['noise']:.1f}",
+        ]
         for k, row in found["samples"]["pass_at"].items()
     ]
-    head = ["", "before", "after", "points"]
+    head = ["", "before", "after", "points", "noise floor"]
     return [f"## {found['samples']['samples']} samples a question", markdown_table(head, rows)]
 
 
@@ -187,12 +205,16 @@ def _leakage(found: Mapping[str, Any]) -> list[str]:
     for kind, count in leaks["counts"].items():
         row = leaks["without"].get(kind)
         result = (
-            [f"{row['before']} → {row['after']} of {row['questions']}", _change(row["difference"])]
+            [
+                f"{row['before']} → {row['after']} of {row['questions']}",
+                _change(row["difference"]),
+                floor_points(found, row["questions"]),
+            ]
             if row
-            else ["–", "–"]
+            else ["–"] * 3
         )
         rows.append([kind, count, leaks["same_answer"][kind], *result])
-    head = ["kind", "questions", "same answer", "result without them", "points"]
+    head = ["kind", "questions", "same answer", "result without them", "points", "noise floor"]
     return ["## Held-out questions in the training set", markdown_table(head, rows)]
 
 

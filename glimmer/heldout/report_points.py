@@ -27,11 +27,7 @@ def heldout_points(rows: Sequence[Mapping[str, Any]], measured: Mapping[str, Any
         if (rate := finite(row.get("exact_match"))) is not None
     ]
     rates = [rate for _, rate in line] + [bound for *_, row in points for bound in row["ci95"]]
-    plot = Plot([0, last], rates, width=480, height=260)
-    path = "".join(
-        f"{'L' if i else 'M'}{px(plot.x(step))} {px(plot.y(rate))}"
-        for i, (step, rate) in enumerate(line)
-    )
+    plot = Plot([0, last], rates, titles=("step", "exact match, a fraction"))
     marks, told = [], []
     for step, when, row in points:
         x, y = px(plot.x(step)), px(plot.y(row["exact_match"]))
@@ -46,8 +42,8 @@ def heldout_points(rows: Sequence[Mapping[str, Any]], measured: Mapping[str, Any
     return Html(
         f'<figure class="plot" id="heldout-points"><svg viewBox="0 0 {plot.width} {plot.height}" '
         f'role="img" aria-label="{esc("Exact match of the held-out questions. " + "; ".join(told))}'
-        f'">{plot.frame()}<path class="trail" d="{path}"/>{"".join(marks)}</svg><figcaption>Exact '
-        "match, a fraction (upwards), over the steps. Points: the held-out questions before and "
-        "after training, with 95 % Wilson intervals. Line: the rollouts that trained, on training "
-        "questions and sampled as training samples, so the two need not meet.</figcaption></figure>"
+        f'">{plot.frame()}<path class="trail" d="{plot.path(line)}"/>{"".join(marks)}</svg>'
+        "<figcaption>Points: the held-out questions before and after training, with 95 % Wilson "
+        "intervals. Line: the rollouts that trained, on training questions and sampled as training "
+        "samples, so the two need not meet.</figcaption></figure>"
     )

@@ -14,12 +14,9 @@ from typing import Any
 from glimmer.search_r1.scoring import OUTCOMES
 
 _HASH = re.compile(r"[0-9a-f]{40,64}")
-_DETAILS = 10  # cases of a gate shown
-_DETAIL_LENGTH = 400
 _ABSENT = "not set"
 
 MEANS = {
-    "exact_match": "exact match",
     "f1": "F1",
     "contains": "contains a golden answer",
     "searches": "searches a question",
@@ -142,73 +139,42 @@ def points(fraction: float) -> str:
 
 
 def means(before: Mapping[str, Any], after: Mapping[str, Any]) -> Html:
-    """Means of both evaluations side by side."""
-    rows: list[list[Any]] = [
+    """Means of both evaluations side by side; exact match has figures of its own."""
+    rows = [
         [label, before[key], after[key], _signed(after[key] - before[key])]
         for key, label in MEANS.items()
     ]
-    rows.insert(1, ["95 % Wilson interval", _interval(before), _interval(after), ""])
-    return table("Means over the questions", ["", "before", "after", "difference"], rows,
-                 kind="figures")  # fmt: skip
-
-
-def gates(verdicts: Mapping[str, Mapping[str, Any]]) -> Html:
-    """One row a gate: verdict, figures, thresholds, data; the cases worth reading folded below."""
-    rows, folded = [], []
-    for name, verdict in verdicts.items():
-        state = "passed" if verdict["passed"] else "failed"
-        rows.append(
-            [
-                _words(verdict.get("gate", name)),
-                Html(f'<span class="state {state}">{state}</span>'),
-                verdict["measured"],
-                verdict["threshold"],
-                verdict["measured_on"],
-            ]
-        )
-        if cases := verdict.get("details"):
-            folded.append(_cases(_words(name), cases))
-    if not rows:
-        return Html("<p>No gate has been measured.</p>")
-    head = ["gate", "verdict", "measured", "allowed", "measured on"]
-    return Html(table("Verdict of each gate", head, rows, kind="gates") + "".join(folded))
-
-
-def _cases(name: str, cases: Any) -> Html:
-    listed = list(cases.items()) if isinstance(cases, Mapping) else list(cases)
-    lines = "".join(
-        f"<li><code>{esc(_cut(json.dumps(case, ensure_ascii=False)))}</code></li>"
-        for case in listed[:_DETAILS]
-    )
-    count = f"{min(len(listed), _DETAILS)} of {len(listed)}"
-    return Html(
-        f"<details><summary>{esc(name)}: single cases, {count}</summary>"
-        f'<ul class="cases">{lines}</ul></details>'
-    )
+    head = ["", "before", "after", "difference"]
+    return table("Means over the questions", head, rows, kind="figures")
 
 
 def settings(config: Mapping[str, Any], defaults: Mapping[str, Any]) -> Html:
-    """Every setting by section; those that differ from `defaults` are marked with the default."""
+    """The settings that differ from `defaults`, with both values; then, folded, every setting by
+    section, those marked."""
     mine, theirs = flatten(config), flatten(defaults)
-    parts, changed = [], 0
+    parts, changed = [], []
     for section in dict.fromkeys(key[0] for key in [*mine, *theirs]):
         rows = []
         for key in dict.fromkeys(k for k in [*mine, *theirs] if k[0] == section):
-            value, default = mine.get(key, _ABSENT), theirs.get(key, _ABSENT)
-            differs = value != default
-            changed += differs
-            shown = esc(_plain(value))
-            if differs:
-                shown = Html(
-                    f'<mark>{shown}</mark> <span class="default">default: '
-                    f"{esc(_plain(default))}</span>"
-                )
+            value, default = (_plain(flat.get(key, _ABSENT)) for flat in (mine, theirs))
+            shown = esc(value)
+            if mine.get(key) != theirs.get(key):
+                changed.append([".".join(filter(None, key)), value, default])
+                shown = Html(f"<mark>{shown}</mark>")
             rows.append([".".join(key[1:]), shown])
         title = section or "run"
         parts.append(f"<div><h3>{esc(title)}</h3>{_settings_table(title, rows)}</div>")
-    note = f"{changed} of {len({*mine, *theirs})} settings differ from config/config.yaml"
-    note += "; they are marked." if changed else "."
-    return Html(f'<p>{note}</p><div class="sections">{"".join(parts)}</div>')
+    every = len({*mine, *theirs})
+    note = f"{len(changed)} of {every} settings differ from config/config.yaml."
+    differing = (
+        table("Settings that differ", ["setting", "this run", "default"], changed, kind="values")
+        if changed
+        else ""
+    )
+    return Html(
+        f"<p>{note}</p>{differing}<details><summary>All {every} settings</summary>"
+        f'<div class="sections">{"".join(parts)}</div></details>'
+    )
 
 
 def _settings_table(title: str, rows: list[list[Any]]) -> Html:
@@ -334,10 +300,6 @@ def _tag(count: int, label: str) -> Html:
     return Html(f'{number(count)} <span class="tag">{esc(label)}</span>')
 
 
-def _interval(row: Mapping[str, Any]) -> str:
-    return "–".join(f"{bound:.3f}" for bound in row["ci95"])
-
-
 def _signed(value: float) -> str:
     text = number(value)
     return text if value == 0 else text.replace("-", "−", 1) if value < 0 else f"+{text}"
@@ -345,10 +307,6 @@ def _signed(value: float) -> str:
 
 def _words(name: Any) -> str:
     return str(name).replace("_", " ")
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _DETAIL_LENGTH else text[:_DETAIL_LENGTH] + "…"
 
 
 def _float(text: str | None) -> float | None:

@@ -25,12 +25,13 @@ def fitting(
     *,
     budget: int = BUDGET,
     piece: Piece | None = None,
+    timings: Sequence[Mapping[str, Any]] | None = None,
 ) -> dict[str, Any]:
     """`transcripts` with about as many others, at least `MAX_OTHERS`, as fit into `budget`; then
     with the log-probabilities of all questions if these fit too, else of those that changed."""
     others = max(len(before), MAX_OTHERS)
     while True:
-        shown = transcripts(before, after, others=others)
+        shown = transcripts(before, after, others=others, timings=timings)
         room = budget - _size(shown)
         if room >= 0 or others == MAX_OTHERS:
             break
@@ -98,12 +99,17 @@ def _logprobs(turn: Mapping[str, Any], places: dict[int, int]) -> dict[str, Any]
 
 
 def transcripts(
-    before: Mapping[str, Any], after: Mapping[str, Any], *, others: int = MAX_OTHERS
+    before: Mapping[str, Any],
+    after: Mapping[str, Any],
+    *,
+    others: int = MAX_OTHERS,
+    timings: Sequence[Mapping[str, Any]] | None = None,
 ) -> dict[str, Any]:
     """All questions gained and lost, and at most `others` others, evenly spread.
 
     Args:
         before, after: records by question id (see `glimmer.heldout.records`).
+        timings: of both, by question id (see `glimmer.heldout.timings`).
 
     Returns:
         {"passages": [[id, title, text]], "questions": [...], "totals": {kind: questions},
@@ -122,6 +128,7 @@ def transcripts(
     }
     kept = {i for ids in chosen.values() for i in ids}
     places: dict[tuple[Any, ...], int] = {}
+    timed = timings or ({}, {})
     questions = [
         {
             "id": i,
@@ -129,8 +136,8 @@ def transcripts(
             "golden": before[i]["golden_answers"],
             "type": before[i]["type"],
             "kind": kinds[i],
-            "before": _side(before[i], places),
-            "after": _side(after[i], places),
+            "before": _side(before[i], places, timed[0].get(i)),
+            "after": _side(after[i], places, timed[1].get(i)),
         }
         for i in kinds
         if i in kept
@@ -157,7 +164,9 @@ def _spread(ids: Sequence[str], count: int) -> list[str]:
     return [ids[k * len(ids) // count] for k in range(count)]
 
 
-def _side(row: Mapping[str, Any], places: dict[tuple[Any, ...], int]) -> dict[str, Any]:
+def _side(
+    row: Mapping[str, Any], places: dict[tuple[Any, ...], int], timed: Mapping[str, Any] | None
+) -> dict[str, Any]:
     return {
         "outcome": row["outcome"],
         "prediction": row["prediction"],
@@ -165,7 +174,7 @@ def _side(row: Mapping[str, Any], places: dict[tuple[Any, ...], int]) -> dict[st
         "searches": row["searches"],
         "status": row["status"],
         "turns": [_turn(turn, places) for turn in row["turns"]],
-    }
+    } | ({"seconds": timed["seconds"]} if timed else {})
 
 
 def _turn(turn: Mapping[str, Any], places: dict[tuple[Any, ...], int]) -> dict[str, Any]:

@@ -55,6 +55,27 @@ def result_sentence(
     return _control(config) + text
 
 
+def pooled_sentence(names: Sequence[str], pool: Mapping[str, Any]) -> str:
+    """The result of several training seeds in one sentence; a difference is claimed only if the
+    interval over questions and seeds excludes 0 and the test is below 0.05.
+
+    Args:
+        names: of the runs.
+        pool: of `glimmer.heldout.pooled.pool_seeds`.
+    """
+    found = pool["difference"]
+    low, high = found["ci95_seeds"]
+    shown = f"no difference that {len(names)} seeds and this many questions can show, "
+    if pool["sign_flip_p"] < _ALPHA and not low <= 0 <= high:
+        shown = ""
+    return (
+        f"Over {pool['seeds']} training seeds ({', '.join(names)}) the model answers on average "
+        f"{pool['after']:.1f} of {pool['questions']} held-out questions, {pool['before']:.1f} "
+        f"before: {shown}{points(found['mean'])} points [{points(low)}, {points(high)}] (95 % "
+        f"bootstrap over questions and seeds), {_p(pool['sign_flip_p'])} by random signs."
+    )
+
+
 def _control(config: Mapping[str, Any]) -> str:
     control = (config.get("training") or {}).get("control") or "none"
     if control == "none":
@@ -78,21 +99,49 @@ def noise_sentence(measured: Mapping[str, Any]) -> str:
         return "Noise floor: not measured; it needs repeated passes (evaluation.repeats)."
     sides = noise["before"], noise["after"]
     what = (
-        f"in {sides[0]['passes']} passes over {sides[0]['questions']} questions, the further ones "
-        "in another order and other batches, the verdict changed for "
-        f"{sides[0]['changed']} before training and {sides[1]['changed']} after it"
+        f"Of {sides[0]['questions']} questions asked {sides[0]['passes']} times of the same "
+        f"weights, in other orders and batches, {sides[0]['changed']} were right once and wrong "
+        f"once before training, {sides[1]['changed']} after it."
     )
-    most = f"at most ±{100 * noise['at_most']:.1f} points by the 95 % interval of that count"
+    most = f"at most ±{100 * noise['at_most']:.1f} by the 95 % interval of what was found"
     if not noise["questions"]:
-        return f"Noise floor: 0 points ({most}): {what}."
+        return f"Noise floor: 0 points ({most}). {what}"
     if noise["above"]:
         against = f"the difference is {noise['ratio']:.3g} times that"
     else:
         against = "the difference does not exceed it"
     return (
         f"Noise floor: ±{100 * noise['difference']:.1f} points, {noise['questions']:.1f} of "
-        f"{measured['questions']} questions ({most}); {against}: {what}."
+        f"{measured['questions']} questions ({most}); {against}. {what}"
     )
+
+
+_WITHOUT_ANSWER = ("no_answer", "truncated", "turn_limit", "tool_error", "crashed")
+
+
+def gain_sentence(outcomes: Mapping[str, Mapping[str, int]]) -> str:
+    """Where the gain is from, in words: questions that had no answer before, or a wrong one; and
+    how many of those that were right are lost.
+
+    Args:
+        outcomes: questions by outcome before, then by outcome after.
+    """
+    right = outcomes.get("correct", {})
+    kept, known = right.get("correct", 0), sum(right.values())
+    gained = {was: row["correct"] for was, row in outcomes.items() if row.get("correct")}
+    gained.pop("correct", None)
+    missing = {name: gained[name] for name in _WITHOUT_ANSWER if name in gained}
+    total = sum(gained.values())
+    if not total:
+        text = "No question was gained."
+    else:
+        listed = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in missing.items())
+        text = (
+            f"Of the {total} questions gained, {sum(missing.values())} had ended without an answer "
+            f"before training{f' ({listed})' if listed else ''} and {gained.get('wrong', 0)} with "
+            "a wrong one."
+        )
+    return f"{text} Of the {known} that were right before, {known - kept} were lost."
 
 
 def floor_points(measured: Mapping[str, Any], questions: int | None = None) -> str:

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from glimmer.heldout.report_evidence import p_value
-from glimmer.heldout.report_figures import nice_ticks
+from glimmer.heldout.report_figures import nice_ticks, tick
 from glimmer.heldout.report_machine import markdown_table, plain
 from glimmer.heldout.report_page import document
-from glimmer.heldout.report_tables import Html, esc, number, points, table
+from glimmer.heldout.report_tables import Html, esc, points, table
 
 _TITLE = "Runs side by side"
 _HEAD = (
@@ -34,6 +34,7 @@ _POOLED = (
     "over questions",
     "over questions and seeds",
     "sd of seeds, points",
+    "noise floor, points",
     "p",
 )
 _HELP = (
@@ -48,7 +49,7 @@ def runs_page(found: Mapping[str, Any]) -> str:
     sections = {
         "runs": (
             "Runs",
-            _forest(found) + _table("Each run", _HEAD, _run_rows(found)) + _notes(found),
+            _table("Each run", _HEAD, _run_rows(found)) + _sentences(found["runs"]),
         )
     }
     if found["pooled"]:
@@ -58,19 +59,36 @@ def runs_page(found: Mapping[str, Any]) -> str:
     rows = [[key, *map(_value, values)] for key, values in found["settings"].items()]
     shown = _table("Values of each run", ["setting", *names], rows) if rows else "<p>None.</p>"
     sections["settings"] = ("Settings that differ", shown)
-    first = "".join(
+    # What stands in the pooled sentence is not said again for each of its runs.
+    pooled = {name for pool in found["pooled"] for name in pool["runs"]}
+    alone = [run for run in found["runs"] if run["run"] not in pooled]
+    first = [f'<p class="result">{esc(pool["sentence"])}</p>' for pool in found["pooled"]]
+    first += [
         f'<p class="result"><strong>{esc(run["run"])}</strong>: {esc(run["sentence"])}</p>'
-        for run in found["runs"]
-    )
+        for run in alone
+    ]
     return document(
-        _TITLE, first=first + f"<p>{_HELP}</p>", sections=sections, data={}, script=False
+        _TITLE,
+        first=f"{''.join(first)}{_notes(found)}{_forest(found)}<p>{_HELP}</p>",
+        sections=sections,
+        data={},
+        script=False,
     )
+
+
+def _sentences(runs: Sequence[Mapping[str, Any]]) -> str:
+    listed = "".join(
+        f"<dt>{esc(run['run'])}</dt><dd>{esc(run['sentence'])} {esc(run['noise'])}</dd>"
+        for run in runs
+    )
+    return f'<dl class="runs">{listed}</dl>'
 
 
 def runs_markdown(found: Mapping[str, Any]) -> str:
     """The same as Markdown."""
     parts = [
         f"# {_TITLE}",
+        *(plain(pool["sentence"]) for pool in found["pooled"]),
         *(f"**{plain(r['run'])}**: {plain(r['sentence'])}" for r in found["runs"]),
     ]
     parts += [plain(_HELP), "## Runs", markdown_table(_HEAD, _run_rows(found))]
@@ -101,7 +119,7 @@ def _run_rows(found: Mapping[str, Any]) -> list[list[Any]]:
                 f"{run['after']} of {run['questions']}",
                 points(run["difference"]["mean"]),
                 _range(run["difference"]["ci95"]),
-                "not measured" if run["floor"] is None else f"±{100 * run['floor']:.1f}",
+                _floor(run["floor"]),
                 run["gained"],
                 run["lost"],
                 p_value(run["mcnemar_p"]),
@@ -122,6 +140,7 @@ def _pooled_rows(found: Mapping[str, Any]) -> list[list[Any]]:
             _range(pool["difference"]["ci95"]),
             _range(pool["difference"]["ci95_seeds"]),
             f"{100 * pool['difference']['sd_seeds']:.1f}",
+            _floor(pool["floor"]),
             p_value(pool["sign_flip_p"]),
         ]
         for pool in found["pooled"]
@@ -167,39 +186,47 @@ def _forest(found: Mapping[str, Any]) -> Html:
     ticks = nice_ticks(
         min(0.0, *(100 * ci[0] for *_, ci in rows)), max(0.0, *(100 * ci[1] for *_, ci in rows))
     )
-    left, width, step = 170, 470, 28
-    height = 20 + step * len(rows)
+    # As wide as a phone's page, so that text keeps its size there; names stand over their lines.
+    width, step = 360, 44
+    height = 12 + step * len(rows)
 
     def x(value: float) -> str:
-        at = left + (width - 24) * (value - ticks[0]) / (ticks[-1] - ticks[0])
+        at = 14 + (width - 28) * (value - ticks[0]) / (ticks[-1] - ticks[0])
         return f"{at:.2f}".rstrip("0").rstrip(".")
 
     parts = [
-        f'<path class="{"whisker" if tick == 0 else "grid"}" d="M{x(tick)} 8V{height - 8}"/>'
-        f'<text class="tick" x="{x(tick)}" y="{height + 8}" text-anchor="middle">'
-        f"{number(tick)}</text>"
-        for tick in ticks
+        f'<path class="{"whisker" if value == 0 else "grid"}" d="M{x(value)} 4V{height}"/>'
+        f'<text class="tick" x="{x(value)}" y="{height + 14}" text-anchor="middle">'
+        f"{esc(tick(value))}</text>"
+        for value in ticks
     ]
     told = []
     for place, (name, mean, (low, high)) in enumerate(rows):
-        y = 22 + step * place
+        y = 38 + step * place
         told.append(f"{name}: {points(mean)} {_range([low, high])}")
-        shown = name if len(name) <= 22 else name[:21] + "…"
+        shown = name if len(name) <= 30 else name[:29] + "…"
         parts.append(
-            f'<text class="name" x="{left - 12}" y="{y + 5}" text-anchor="end">{esc(shown)}</text>'
+            f'<text class="name over" x="20" y="{y - 14}">{esc(shown)}</text>'
+            f'<text class="name over" x="{width - 20}" y="{y - 14}" text-anchor="end">'
+            f"{points(mean)}</text>"
             f'<path class="whisker" d="M{x(100 * low)} {y}H{x(100 * high)}"/>'
             f'<circle class="dot" cx="{x(100 * mean)}" cy="{y}" r="5">'
             f"<title>{esc(told[-1])}</title></circle>"
         )
     return Html(
-        f'<figure class="plot"><svg viewBox="0 0 {left + width} {height + 14}" role="img" '
+        f'<figure class="plot"><svg viewBox="0 0 {width} {height + 20}" role="img" '
         f'aria-label="{esc("Differences in points. " + "; ".join(told))}">{"".join(parts)}</svg>'
-        "<figcaption>After − before in points, with 95 % intervals.</figcaption></figure>"
+        "<figcaption>After − before in points, with 95 % intervals; pooled: over questions and "
+        "seeds.</figcaption></figure>"
     )
 
 
 def _range(ci95: Sequence[float]) -> str:
     return f"[{points(ci95[0])}, {points(ci95[1])}]"
+
+
+def _floor(fraction: float | None) -> str:
+    return "not measured" if fraction is None else f"±{100 * fraction:.1f}"
 
 
 def _value(text: str) -> str:

@@ -15,6 +15,7 @@ from scipy.stats import binom, binomtest
 
 ALPHA = 0.05
 POWER = 0.8
+Z = 1.959964  # 97.5 % quantile of the normal distribution
 _BLOCK = 1000  # resamples drawn at once
 
 

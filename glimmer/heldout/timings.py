@@ -10,7 +10,7 @@ do not add up.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,18 @@ def read_timings(path: Path) -> dict[str, dict[str, float]]:
             )
         found[row["id"]] = row
     return found
+
+
+def table(summaries: Mapping[str, Mapping[str, Any]]) -> list[list[Any]]:
+    """Rows of both evaluations side by side, for a page."""
+    rows = [
+        ["seconds until a question was answered, median", lambda one: one["seconds"]["median"]],
+        ["90 % within", lambda one: one["seconds"]["p90"]],
+        ["the longest", lambda one: one["seconds"]["largest"]],
+        ["seconds of searching, mean", lambda one: one["search_seconds"]],
+        ["sampled tokens, mean", lambda one: one["tokens"]],
+    ]
+    return [[name, *(get(summaries[when]) for when in ("before", "after"))] for name, get in rows]
 
 
 def summary(found: dict[str, dict[str, float]]) -> dict[str, Any]:

@@ -194,6 +194,13 @@ class Case:
                 for i in (0, 1)
             ],
         }
+        self.timings = {
+            name: [
+                {"id": row["id"], "seconds": 1 + k / 10, "search_seconds": 0.25, "tokens": 13}
+                for k, row in enumerate(rows)
+            ]
+            for name, rows in (("before", self.before), ("after", self.after))
+        }
         self.config = copy.deepcopy(CONFIG)
         self.defaults = copy.deepcopy(CONFIG)
         self.provenance = copy.deepcopy(PROVENANCE)
@@ -212,6 +219,8 @@ class Case:
             write_json(f / f"{gate}.json", verdict)
         for when, rows in self.repeats.items():
             write_jsonl(f / f"{when}.repeats.jsonl", rows)
+        for when, rows in self.timings.items():
+            write_jsonl(f / f"{when}.timings.jsonl", rows)
         write_json(f / "leakage.json", self.leakage)
         paired = self.paired()
         write_report(
@@ -228,6 +237,7 @@ class Case:
             json_out=f / "report.json",
             markdown_out=f / "report.md",
             piece=lambda token: f" t{token}",
+            timings=(f / "before.timings.jsonl", f / "after.timings.jsonl"),
         )
         return (f / name).read_text(encoding="utf-8")
 

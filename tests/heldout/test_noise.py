@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from glimmer.errors import DataError, IntegrityError
 from glimmer.files import write_jsonl
 from glimmer.heldout.noise import noise_floor, pass_noise, read_repeats
-from glimmer.heldout.samples import pass_at, pass_rates
+from glimmer.heldout.samples import pass_at, pass_rates, resampling_variance
 
 
 def row(i, right, number=None, same=True):
@@ -106,6 +106,46 @@ def test_pass_at_k_is_unbiased():
         assert mean == pytest.approx(1 - 0.7**k, abs=0.006)
     with pytest.raises(ValueError, match="expected 1 to 5"):
         pass_at(5, 1, 6)
+
+
+@pytest.mark.parametrize(("n", "k"), [(4, 1), (6, 1), (6, 2), (8, 4)])
+def test_resampling_variance_is_what_sampling_again_moves(n, k):
+    """Weights sampled again and again: the jackknife's mean is the variance of the estimate for
+    k = 1, whose textbook form it is, and for more never below it (Efron and Stein 1981)."""
+    rng = np.random.default_rng(n * 10 + k)
+    chances = (0.1, 0.4, 0.8)
+    for chance in chances:
+        right = rng.binomial(n, chance, 20_000)
+        estimates = np.array([pass_at(n, int(c), k) for c in right])
+        told = np.mean([resampling_variance(n, int(c), k) for c in right])
+        assert 0.93 * estimates.var() < told
+        assert k > 1 or told < 1.07 * estimates.var()
+    for c in range(n + 1):
+        assert resampling_variance(n, c, 1) == pytest.approx(c * (n - c) / (n**2 * (n - 1)))
+    with pytest.raises(ValueError, match=f"expected 1 to {n - 1}"):
+        resampling_variance(n, 1, n)
+
+
+def test_the_floor_of_pass_at_k_is_that_of_sampling_again():
+    rng = np.random.default_rng(0)
+    n, questions = 5, 60
+    chances = rng.beta(0.5, 0.5, questions)
+
+    def sampled():
+        right = (rng.random((questions, n)) < chances[:, None]).astype(int)
+        return {
+            f"q{i}": row(i, int(first)) | {"samples": [row(i, int(x)) for x in others]}
+            for i, (first, *others) in enumerate(right)
+        }
+
+    ids = [f"q{i}" for i in range(questions)]
+    pairs = [
+        pass_rates(sampled(), sampled(), ids, seed=0, resamples=1)["pass_at"] for _ in range(300)
+    ]
+    assert all(found["5"]["noise"] is None for found in pairs)
+    for k in ("1", "2"):
+        inside = np.mean([abs(f[k]["difference"]["mean"]) <= f[k]["noise"] for f in pairs])
+        assert 0.9 < inside < (0.99 if k == "1" else 1.0)  # standard error of 95 %: 1.3 %
 
 
 def test_differing_numbers_of_samples_are_refused():

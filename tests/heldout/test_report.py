@@ -10,12 +10,14 @@ import pytest
 
 from glimmer.errors import DataError
 from glimmer.heldout.report_figures import (
+    Plot,
     curves,
     entropy_against_length,
-    flow,
     nice_ticks,
     recall_sweep,
 )
+from glimmer.heldout.report_gates import gate_figure
+from glimmer.heldout.report_outcome import flow
 from glimmer.heldout.report_points import heldout_points
 from glimmer.heldout.report_reproduce import difference
 from glimmer.heldout.report_tables import (
@@ -28,7 +30,7 @@ from glimmer.heldout.report_tables import (
     show,
 )
 from glimmer.heldout.report_transcripts import MAX_OTHERS, fitting, transcripts
-from glimmer.heldout.report_words import result_sentence
+from glimmer.heldout.report_words import gain_sentence, result_sentence
 from glimmer.provenance.code import code_parts
 from tests.heldout.pages import COMMIT, CONFIG, HOSTILE, Case, Page
 
@@ -122,11 +124,13 @@ def test_page_shows_the_figures(case):
     first = text[: text.index("Contents") if "Contents" in text else text.index("Before and after")]
     assert "Noise floor: ±" in first and "the difference is" in first
     assert "1 of 2 gates failed" in first and "failed model parity" in first
-    assert "Outcomes before (left) and after (right)" in first
+    assert "Outcomes before (left) and after (right). gained 60 lost 10 other 130" in first
+    assert "99.6 % of what exact search finds, at least 98.0 %" in first
     assert "±" in text[text.index("Exact match by type") :]
     assert "near, by word n-grams 2 1" in text
-    assert "Recall against exact search" in text and "efSearch 128: 0.9961" in html
-    assert "Entropy, nats a token (upwards)" in text and "@misc{glimmer-test" in text
+    assert "recall against exact search" in text and "efSearch 128: 0.9961" in html
+    assert "seconds until a question was answered, median" in text
+    assert "entropy, nats a token" in text and "@misc{glimmer-test" in text
     assert "right if found" in text and "p, Holm" in text
     assert "a true difference of" in text and "Duffy 1984" in text
 
@@ -182,6 +186,58 @@ def test_few_steps(case, count):
     assert ("After 1 GRPO step the" in html) == (count == 1)
 
 
+@pytest.mark.parametrize(
+    ("measured", "threshold", "text"),
+    [
+        (
+            {"recall": 0.5},
+            {"min_recall": 0.98},
+            "50.0 % of what exact search finds, at least 98.0 %",
+        ),
+        ({"cases": 1750, "differing": 2}, {"differing": 0}, "2 of 1,750 conversations differ"),
+        (
+            {"trainer_vs_sampler": 5.2e-6},
+            {"max_logprob_diff": 1e-4},
+            "trainer and sampler at most 5.2e-06 nats apart, allowed 0.0001",
+        ),
+        (
+            {"max_delta": {"a": {"x": 0.0, "y": 0.25}, "b": {"x": 0.0}}},
+            {"max_delta": 0.0},
+            "trainer and generator at most 0.25 nats apart, allowed 0",
+        ),
+        (
+            {
+                "transformers_vs_torchtitan": 2.3e-5,
+                "transformers_vs_engine": 1e-6,
+                "logit_std": 4.0,
+            },
+            {"max_logit_diff": 1e-4},
+            "logits at most 2.3e-05 apart, allowed 0.0001",
+        ),
+        ({"something": 1}, {"else": 2}, ""),
+    ],
+)
+def test_a_gates_figure_in_words(measured, threshold, text):
+    assert gate_figure({"measured": measured, "threshold": threshold}) == text
+
+
+def test_where_the_gain_is_from():
+    """The reference run: most of what was gained had never been completed before."""
+    outcomes = {
+        "correct": {"correct": 33, "wrong": 7},
+        "no_answer": {"correct": 45, "wrong": 20},
+        "truncated": {"correct": 4},
+        "wrong": {"correct": 10, "wrong": 81},
+    }
+    assert gain_sentence(outcomes) == (
+        "Of the 59 questions gained, 49 had ended without an answer before training (no answer 45, "
+        "truncated 4) and 10 with a wrong one. Of the 40 that were right before, 7 were lost."
+    )
+    assert gain_sentence({"wrong": {"wrong": 3}}) == (
+        "No question was gained. Of the 0 that were right before, 0 were lost."
+    )
+
+
 def test_metrics_without_a_step_are_named(case):
     case.metrics[1] = {"reward": 1.0}
     with pytest.raises(DataError, match=r"metrics\.jsonl, line 2"):
@@ -226,7 +282,8 @@ def test_several_samples_are_shown(case):
     html = case.write()
     text = " ".join(" ".join(Page(html).text).split())
     assert "2 samples a question" in text and "pass@1 20.0 % 32.5 %" in text
-    assert "pass@2 40.0 % 65.0 %" in text
+    assert "pass@2 40.0 % 65.0 %" in text and "pass@2 +25.0" in text
+    assert "pass@1 | 20.0 % | 32.5 % | +12.5" in (case.folder / "report.md").read_text()
     assert "pass@2 | 40.0 % | 65.0 %" in (case.folder / "report.md").read_text()
 
 
@@ -244,13 +301,14 @@ def test_changed_settings_are_marked_and_reproduced(case):
     case.config["run"] = "mine"
     case.provenance |= {"dirty": True, "changed": 3}
     html = case.write()
-    assert '<mark>10</mark> <span class="default">default: 50</span>' in html
+    assert '<th scope="row">training.steps</th><td>10</td><td>50</td>' in html
+    assert "<mark>10</mark>" in html and "<mark>50</mark>" not in html
     assert "snakemake --configfile run.yaml" in html and "training:\n  steps: 10" in html
     assert "3 files differed from the commit" in html
     assert difference(CONFIG, CONFIG) == {}
     quoted = settings({"a": {"b": "5", "c": "text"}}, {"a": {"b": 5, "c": "text"}})
     assert "1 of 2 settings differ" in quoted and "<td>text</td>" in quoted
-    assert "<mark>&quot;5&quot;</mark>" in quoted and "default: 5<" in quoted
+    assert "<td>&quot;5&quot;</td><td>5</td>" in quoted
 
 
 def test_unknown_commit(case):
@@ -310,14 +368,16 @@ def test_heldout_points_stand_at_their_rates():
         "after": {"exact_match": 0.5, "ci95": [0.25, 0.75]},
     }
     figure = heldout_points(rows, measured)
-    across, down = 480 - 50 - 16, 260 - 14 - 26
+    left, top = Plot.left, Plot.top
+    across, down = 360 - left - Plot.right, 232 - top - Plot.bottom
     found = re.findall(r'class="held (\w+)" cx="([\d.]+)" cy="([\d.]+)"', figure)
     assert found == [
-        ("before", "50", f"{14 + down * 0.75:g}"),
-        ("after", f"{50 + across:g}", f"{14 + down * 0.5:g}"),
+        ("before", f"{left:g}", f"{top + down * 0.75:g}"),
+        ("after", f"{left + across:g}", f"{top + down * 0.5:g}"),
     ]
-    assert f'class="whisker" d="M50 {14 + down:g}V{14 + down * 0.5:g}"' in figure
-    assert f'd="M153.5 {14 + down * 0.7:g}L{50 + across:g} 14"' in figure  # steps 1 and 4
+    assert f'class="whisker" d="M{left} {top + down:g}V{top + down * 0.5:g}"' in figure
+    first = f"M{left + across / 4:g} {top + down * 0.7:g}"
+    assert f'd="{first}L{left + across:g} {top}"' in figure  # steps 1 and 4
     assert "after, step 4: 50.0 %, interval 25.0 % to 75.0 %" in figure
     assert heldout_points([], measured) == ""
     assert "nan" not in heldout_points([{"step": 3}], measured)

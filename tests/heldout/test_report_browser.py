@@ -89,6 +89,9 @@ def test_a_fragment_opens_one_question_in_a_browser(browser, case):
 @pytest.mark.parametrize("width", [360, 1400])
 def test_no_sideways_scrolling(browser, case, width):
     case.before[0]["question"] = case.after[0]["question"] = "long" * 60
+    case.config["report"]["title"] += " with " + "a title that is longer than a phone is wide, " * 2
+    case.config["run"] = "a-run-of-a-name-that-is-longer-than-a-phone-is-wide-and-has-no-spaces"
+    case.config["checkpoint"]["source"] = "/a/folder/" + "of/many/others/" * 9
     case.write()
     find = visit(browser, case.folder / "report.html", width)
     for summary in find("summary"):

@@ -19,7 +19,8 @@ def test_json_and_markdown_say_the_same(tmp_path):
     text = report_markdown(report)
     assert "answers 130 of 200 held-out questions, 80 before: +25.0 points" in text
     assert "| right before | 70 | 10 |\n| wrong before | 60 | 60 |" in text
-    assert "| recall | passed |\n| model\\_parity | failed |" in text
+    assert "| recall | passed | 99.6 % of what exact search finds" in text
+    assert "| model\\_parity | failed |" in text
     assert "| retrieval ceiling |" in text and COMMIT in text and text.endswith(".\n")
     assert text == (tmp_path / "run/report.md").read_text()
     assert "±" in report["noise"] and report["noise"] in text

@@ -106,6 +106,40 @@ def test_seeds_are_pooled_and_other_settings_shown(report):
     assert "script" not in Page(html).tags
 
 
+def test_the_pooled_sentence_and_floor(report):
+    """Two seeds of equal results; passes that differ before and after in known shares."""
+    for made, after in ((report, 0.02), (again := changed(report, "seed1", seed=1), 0.06)):
+        made["paired"]["measured"]["noise"] = {
+            "difference": 0.01,
+            "before": {"pair_rate": 0.01},
+            "after": {"pair_rate": after},
+        }
+    (pool,) = compare_runs([report, again], seed=0, resamples=500)["pooled"]
+    expected = 1.959964 * np.sqrt((0.01 + 0.04 / 2) / 2 / 200)
+    assert pool["floor"] == pytest.approx(expected)
+    assert pool["sentence"].startswith(
+        "Over 2 training seeds (test, seed1) the model answers on average 130.0 of 200 held-out "
+        "questions, 80.0 before: +25.0 points ["
+    )
+    html, text = (
+        make(compare_runs([report, again], seed=0, resamples=500))
+        for make in (runs_page, runs_markdown)
+    )
+    assert "no difference" not in html and f"±{100 * expected:.1f}" in html
+    assert "Over 2 training seeds (test, seed1)" in text
+    del report["paired"]["measured"]["noise"]
+    (pool,) = compare_runs([report, again], seed=0, resamples=100)["pooled"]
+    assert pool["floor"] is None
+
+
+def test_seeds_that_disagree_claim_nothing(report):
+    worse = changed(report, "seed1", seed=1)
+    details = worse["paired"]["details"]
+    details["gained"], details["lost"] = details["lost"], details["gained"]
+    (pool,) = compare_runs([report, worse], seed=0, resamples=500)["pooled"]
+    assert "no difference that 2 seeds and this many questions can show, 0.0" in pool["sentence"]
+
+
 def test_other_questions_are_said_and_not_pooled(report):
     other = changed(report, "other", seed=1)
     other["paired"]["measured_on"]["questions_sha256"] = "x"

@@ -5,6 +5,7 @@ import shutil
 
 from glimmer.assets import read_questions
 from glimmer.files import read_json, read_jsonl, write_json
+from glimmer.heldout.timings import read_timings
 
 RUN = "results/t"
 
@@ -21,14 +22,19 @@ def test_a_finished_run_has_everything_a_reviewer_asks_for(finished):
         assert ids(folder / f"heldout/{when}.jsonl") == chosen
         passes = [row for _, row in read_jsonl(folder / f"heldout/{when}.repeats.jsonl")]
         assert {row["pass"] for row in passes} == {1, 2} and len(passes) == 8
+        timed = read_timings(folder / f"heldout/{when}.timings.jsonl")
+        assert list(timed) == chosen
+        assert 0 < sum(t["search_seconds"] for t in timed.values())
+        assert 0 < min(t["seconds"] for t in timed.values())
     report = read_json(folder / "report.json")
     measured = report["paired"]["measured"]
     assert measured["noise"]["before"]["passes"] == 3
     assert measured["leakage"]["counts"]["exact"] == 0 and measured["leakage"]["train"] > 100
     assert set(report["gates"]) == {"recall", "renderer_parity", "logprob_parity", "model_parity"}
     assert {"grpo", "evaluate-before"} <= {row["rule"] for row in report["benchmarks"]}
+    assert report["timings"]["after"]["questions"] == 12
     page, text = ((folder / f"report.{kind}").read_text() for kind in ("html", "md"))
-    assert report["noise"].split(";")[0] in text
+    assert report["noise"].split(".")[0] in text
     shown = json.loads(page.split('id="data-transcripts">')[1].split("</script>")[0])
     assert shown["pieces"] and "lp" in shown["questions"][0]["after"]["turns"][0]
 

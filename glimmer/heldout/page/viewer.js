@@ -249,6 +249,7 @@ function side(name, row, passages, pieces, pattern, words) {
   fact(facts, "outcome", words(row.outcome));
   fact(facts, "prediction", row.prediction === null ? "none" : row.prediction);
   fact(facts, "F1", short(row.f1));
+  if (row.seconds !== undefined) fact(facts, "seconds", short(row.seconds));
   box.append(facts);
   row.turns.forEach((turn, i) => box.append(oneTurn(turn, i + 1, passages, pieces, pattern)));
   if (!row.turns.length) box.append(make("p", "", "No turn was generated."));
@@ -303,7 +304,8 @@ function said(label, text, pattern) {
   line.append(make("span", "label", label));
   const body = make("div", "body");
   body.dir = "auto";
-  highlight(body, text, pattern);
+  // Spaces at either end are the tokens' business, not the text's.
+  highlight(body, String(text).replace(/^[ \n]+|[ \n]+$/g, ""), pattern);
   line.append(body);
   return line;
 }
