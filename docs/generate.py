@@ -161,38 +161,55 @@ def troubleshooting() -> str:
 
 
 def messages() -> dict[str, list[str]]:
-    """Package -> texts of the errors that its code raises, values replaced by …, sorted."""
+    """Package -> texts of the errors that its code raises, values replaced by …, sorted.
+
+    Beside what is raised: what a check of the config yields, a finding of preflight, and what a
+    failed gate says that it means."""
     found: dict[str, set[str]] = {}
-    for path in sorted((ROOT / "glimmer").rglob("*.py")):
+    paths = [*(ROOT / "glimmer").rglob("*.py"), *(ROOT / "workflow_scripts").glob("gate_*.py")]
+    for path in sorted(paths):
         package = path.relative_to(ROOT).parts[1].removesuffix(".py")
+        package = "gates" if package.startswith("gate_") or package == "verdict" else package
         for node in ast.walk(ast.parse(path.read_text())):
-            if text := _message(node):
-                found.setdefault(package, set()).add(text)
-    return {package: sorted(texts) for package, texts in sorted(found.items())}
+            texts = [_message(node, package)]
+            if isinstance(node, ast.Call):
+                texts += [_text(k.value) for k in node.keywords if k.arg == "meaning"]
+            found.setdefault(package, set()).update(text for text in texts if text)
+    return {package: sorted(texts) for package, texts in sorted(found.items()) if texts}
 
 
-def _message(node: ast.AST) -> str | None:
-    """Text of an error that a statement raises, or that a check of the config yields."""
+def _message(node: ast.AST, package: str) -> str | None:
     if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
-        name = getattr(node.exc.func, "id", getattr(node.exc.func, "attr", ""))
-        if name not in OWN or not node.exc.args:
-            return None
-        value = node.exc.args[0]
-    elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Yield):
-        value = node.value.value
-    else:
-        return None
+        if _name(node.exc) in OWN and node.exc.args:
+            return _text(node.exc.args[0])
+    elif isinstance(node, ast.Yield) and package == "config" and node.value is not None:
+        return _text(node.value)
+    elif isinstance(node, ast.Call) and _name(node) in FINDINGS and len(node.args) > 3:
+        what, *_, found, expected, way_out = (_text(value, short=True) for value in node.args)
+        return f"{what}: found {found}, expected {expected}. {way_out}"
+    return None
+
+
+def _name(call: ast.Call) -> str:
+    return getattr(call.func, "id", getattr(call.func, "attr", ""))
+
+
+def _text(value: ast.AST, *, short: bool = False) -> str | None:
+    """A literal's text, … for what it fills in; None of another expression, or … if `short`."""
     if isinstance(value, ast.Constant) and isinstance(value.value, str):
         text = value.value
     elif isinstance(value, ast.JoinedStr):
         parts = (p.value if isinstance(p, ast.Constant) else "…" for p in value.values)
         text = "".join(str(part) for part in parts)
     else:
-        return None
-    return " ".join(text.split()) if len(text.strip("… ")) > 10 else None
+        text = "…"
+    text = " ".join(text.split())
+    return text if short or len(text.strip("… ")) > 10 else None
 
 
+FINDINGS = {"refuse", "warn", "Finding"}
 OWN = {
+    "ValueError",
     "GlimmerError",
     "ConfigError",
     "DataError",

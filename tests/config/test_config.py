@@ -136,6 +136,7 @@ def test_missing_keys_are_all_named(good: dict[str, Any]) -> None:
         ("run", "", "found"),
         ("run", 1, "found 1, expected a text.*Write it in quotes"),
         ("results", "", "found"),
+        ("results", "o {x}", "found 'o {x}', expected a text that matches"),
         ("threads", 0, "at least 1"),
         ("checkpoint.revision", "main", "found 'main'"),
         ("checkpoint.sha256", {"config.json": "abc"}, r"config\.json: found 'abc'"),
