@@ -3,34 +3,26 @@ released names; against preflight's arithmetic. No weight is allocated."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 import torch.distributed as dist
 import torchtitan.distributed.parallel_dims as parallel_dims
-import torchtitan.models.muse_glimmer as muse_glimmer
 from torch.distributed.fsdp._fully_shard import _fsdp_param, _fsdp_param_group
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig
-from torchtitan.distributed.activation_checkpoint import FullAC
+from torchtitan.config import TrainingConfig
 from torchtitan.distributed.utils import get_spmd_backend, set_spmd_backend
 from torchtitan.models.muse_glimmer.state_dict_adapter import MuseGlimmerStateDictAdapter
 
 from glimmer.preflight.shapes import Shape, parameters, tensors
 from glimmer.training.local.model import architecture, read_text_config
 from glimmer.training.titan import fsdp
+from tests.training.titan.sharding import degrees, on_meta, shard
 
 from .hosts import MODEL, ROOT, paper_run
 
 TITAN = paper_run()["titan"]
 FSDP, TP = TITAN["trainer_fsdp"], TITAN["trainer_tp"]
-PARALLELISM = ParallelismConfig(
-    data_parallel_shard_degree=FSDP,
-    tensor_parallel_degree=TP,
-    enable_sequence_parallel=False,
-    spmd_backend="spmd_types",
-)
+PARALLELISM = degrees(FSDP, TP)
 TRAINING = TrainingConfig(seq_len=TITAN["context"])
 
 
@@ -66,15 +58,11 @@ def six_ranks(monkeypatch):
     set_spmd_backend(backend)
 
 
-def sharded(text, ranks):
-    """The model with tensor parallelism applied, as torchtitan does it before FSDP."""
+@pytest.fixture
+def model(text):
+    """To be sharded, so each test has its own."""
     config = architecture(text, attention=TITAN["attention"], max_seq_len=TITAN["context"])
-    config.update_from_config(
-        config=SimpleNamespace(parallelism=PARALLELISM, training=TRAINING, debug=None)
-    )
-    with torch.device("meta"):
-        model = config.build()
-    return model
+    return on_meta(config, PARALLELISM, TRAINING)
 
 
 def test_the_model_is_the_published_one(whole, text):
@@ -91,8 +79,7 @@ def test_the_model_is_the_published_one(whole, text):
     ]
 
 
-def test_tensor_parallel_shards_are_those_of_the_arithmetic(text, six_ranks):
-    model = sharded(text, six_ranks)
+def test_tensor_parallel_shards_are_those_of_the_arithmetic(model, six_ranks):
     model.parallelize(six_ranks)
     shape = Shape.of(MODEL)
     own = {name: p.numel() for name, p in model.named_parameters()}
@@ -103,19 +90,10 @@ def test_tensor_parallel_shards_are_those_of_the_arithmetic(text, six_ranks):
     assert most == parameters(shape, fsdp=FSDP, tp=TP)
 
 
-def test_fsdp_shards_are_those_of_the_arithmetic(text, six_ranks, monkeypatch):
+def test_fsdp_shards_are_those_of_the_arithmetic(model, six_ranks, monkeypatch):
     monkeypatch.setattr(_fsdp_param_group, "FSDPParam", _fsdp_param_group.FSDPParam)
     fsdp.apply()
-    model = sharded(text, six_ranks)
-    muse_glimmer.parallelize_muse_glimmer(
-        model,
-        parallel_dims=six_ranks,
-        training=TRAINING,
-        parallelism=PARALLELISM,
-        compile_config=CompileConfig(enable=False),
-        ac_config=FullAC.Config(),
-        dump_folder="",
-    )
+    shard(model, six_ranks, PARALLELISM, TRAINING)
     shape = Shape.of(MODEL)
     own = {
         name.replace("_checkpoint_wrapped_module.", ""): p for name, p in model.named_parameters()
@@ -126,19 +104,11 @@ def test_fsdp_shards_are_those_of_the_arithmetic(text, six_ranks, monkeypatch):
     assert sum(local.values()) == parameters(shape, fsdp=FSDP, tp=TP)
 
 
-def test_torch_2_13_alone_cannot_shard_it(text, six_ranks, monkeypatch):
+def test_torch_2_13_alone_cannot_shard_it(model, six_ranks, monkeypatch):
     """Why `glimmer.training.titan.fsdp` exists: once torch can, this test says so."""
     monkeypatch.setattr(_fsdp_param_group, "FSDPParam", _fsdp_param.FSDPParam)
     with pytest.raises(ValueError, match="must be DTensors on the full SPMD mesh"):
-        muse_glimmer.parallelize_muse_glimmer(
-            sharded(text, six_ranks),
-            parallel_dims=six_ranks,
-            training=TRAINING,
-            parallelism=PARALLELISM,
-            compile_config=CompileConfig(enable=False),
-            ac_config=None,
-            dump_folder="",
-        )
+        shard(model, six_ranks, PARALLELISM, TRAINING)
 
 
 def released(text) -> dict[str, tuple[int, ...]]:

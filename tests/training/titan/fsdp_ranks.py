@@ -15,13 +15,11 @@ import socket
 import sys
 from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 import torchtitan.distributed.parallel_dims as parallel_dims
-import torchtitan.models.muse_glimmer as muse_glimmer
 from safetensors.torch import load_file
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
@@ -30,11 +28,11 @@ from glimmer.titanrl import ensure_importable
 
 ensure_importable()
 
+from sharding import degrees, on_meta, shard  # noqa: E402  beside this script
 from torchtitan.components.checkpoint import CheckpointManager  # noqa: E402
 from torchtitan.components.loss import ChunkedLossWrapper  # noqa: E402
 from torchtitan.components.optimizer import LRSchedulersContainer, default_adamw  # noqa: E402
-from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig  # noqa: E402
-from torchtitan.distributed.activation_checkpoint import FullAC  # noqa: E402
+from torchtitan.config import TrainingConfig  # noqa: E402
 from torchtitan.distributed.utils import (  # noqa: E402
     clip_grad_norm_,
     get_spmd_context,
@@ -119,21 +117,8 @@ def full(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def build(text, dims, parallelism, training):
-    config = model_config(text)
-    config.update_from_config(
-        config=SimpleNamespace(parallelism=parallelism, training=training, debug=None)
-    )
-    with torch.device("meta"):
-        model = config.build()
-    muse_glimmer.parallelize_muse_glimmer(
-        model,
-        parallel_dims=dims,
-        training=training,
-        parallelism=parallelism,
-        compile_config=CompileConfig(enable=False),
-        ac_config=FullAC.Config(),
-        dump_folder="",
-    )
+    model = on_meta(model_config(text), parallelism, training)
+    shard(model, dims, parallelism, training)
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.set_force_sum_reduction_for_comms(True)  # gloo has no scaled sum
@@ -188,12 +173,7 @@ def rank(index: int, port: int, fsdp: int, tp: int, checkpoint: Path, out: Path,
     dist.init_process_group("gloo", rank=index, world_size=ranks)
     set_spmd_backend("spmd_types")
     text = read_text_config(checkpoint)
-    parallelism = ParallelismConfig(
-        data_parallel_shard_degree=fsdp,
-        tensor_parallel_degree=tp,
-        enable_sequence_parallel=False,
-        spmd_backend="spmd_types",
-    )
+    parallelism = degrees(fsdp, tp)
     training = TrainingConfig(seq_len=TOKENS, mixed_precision_param="float32")
     dims = parallel_dims.ParallelDims.from_config(parallelism, ranks)
     config = model_config(text)
