@@ -35,11 +35,10 @@ def cached(
     stage: str,
     params: Mapping[str, Any],
     inputs: Sequence[Path | str] = (),
-    folder: Path | str,
-    names: Callable[[], Sequence[str]],
-    record: str,
+    out: Path | str,
+    beside: Callable[[], Sequence[str]] = tuple,
 ) -> bool:
-    """Have a stage's files in `folder`, copied from the cache or made by `make`.
+    """Have a stage's files, copied from the cache or made by `make`.
 
     A cache that cannot be read or written is passed over with a warning: it never stops a run.
 
@@ -49,9 +48,8 @@ def cached(
         stage: name of the rule.
         params: everything but the inputs that the result depends on, as JSON values.
         inputs: files whose content it depends on; of a large one the record that holds its sha256.
-        folder: where the files lie.
-        names: their names in `folder`, once they are made.
-        record: the name among them that is written last.
+        out: the file that is written last.
+        beside: names of the other files, in the folder of `out`; asked once they are made.
 
     Returns:
         Whether the files came from the cache.
@@ -62,18 +60,19 @@ def cached(
     if settings["folder"] is None:
         make()
         return False
-    cache, folder = Path(settings["folder"]), Path(folder)
+    cache, out = Path(settings["folder"]), Path(out)
     digests = [sha256_file(path) for path in inputs]
     key = sha256_json({"stage": stage, "params": dict(params), "inputs": digests})[:32]
     try:
-        if _fetch(cache / key, folder, record):
+        if _fetch(cache / key, out.parent, out.name):
             logger.info("%s: copied from the cache %s (%s)", stage, cache, key)
             return True
     except OSError as error:
         logger.warning("%s: the cache %s cannot be read (%s)", stage, cache, error)
     make()
     try:
-        _store(cache, key, stage, folder, list(names()), limit=settings["max_gb"] * _GB)
+        names = [*beside(), out.name]
+        _store(cache, key, stage, out.parent, names, limit=settings["max_gb"] * _GB)
     except OSError as error:
         logger.warning("%s: not kept in the cache %s (%s)", stage, cache, error)
     return False

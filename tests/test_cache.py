@@ -33,9 +33,8 @@ class Stage:
             stage=stage,
             params={"text": text},
             inputs=inputs,
-            folder=self.folder,
-            names=lambda: ["data", "record"],
-            record="record",
+            out=self.folder / "record",
+            beside=lambda: ["data"],
         )
 
     def read(self) -> tuple[str, str]:
@@ -113,9 +112,7 @@ def test_a_failed_stage_leaves_nothing(tmp_path):
             fail,
             stage="s",
             params={},
-            folder=stage.folder,
-            names=lambda: ["data"],
-            record="data",
+            out=stage.folder / "data",
         )
     assert not (tmp_path / "cache").exists()
 
@@ -190,9 +187,7 @@ def test_any_bytes_come_back(data, tmp_path_factory):
             make,
             stage="s",
             params={},
-            folder=folder / name,
-            names=lambda: ["record"],
-            record="record",
+            out=folder / name / "record",
         )
     assert (folder / "b" / "record").read_bytes() == data
     assert os.stat(folder / "b" / "record").st_ino != os.stat(folder / "a" / "record").st_ino

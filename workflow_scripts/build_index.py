@@ -10,19 +10,18 @@ from glimmer.cache import cached
 from glimmer.retrieval import build_index
 
 chosen = snakemake.params.settings["index"]
-folder = Path(snakemake.output[0]).parent
+out = Path(snakemake.output[0])
 cached(
     snakemake.config["cache"],
     lambda: build_index(
         [Path(path) for path in snakemake.input.vectors],
         Path(snakemake.input.corpus),
-        folder,
+        out.parent,
         **chosen,
     ),
     stage=snakemake.rule,
     params=dict(snakemake.params.items()),
     inputs=[snakemake.input.corpus_manifest, *snakemake.input.meta],
-    folder=folder,
-    names=lambda: ["offsets.npy", "index.faiss", "index.json"],
-    record="index.json",
+    out=out,
+    beside=lambda: ["offsets.npy", "index.faiss"],
 )

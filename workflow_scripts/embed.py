@@ -31,7 +31,6 @@ cached(
     stage=f"{snakemake.rule} {out.stem}",
     params=dict(snakemake.params.items()),
     inputs=[snakemake.input.corpus_manifest],
-    folder=out.parent,
-    names=lambda: [out.name, out.with_suffix(".json").name],
-    record=out.with_suffix(".json").name,
+    out=out.with_suffix(".json"),
+    beside=lambda: [out.name],
 )

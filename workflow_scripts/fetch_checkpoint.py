@@ -10,18 +10,17 @@ from glimmer.assets import fetch_checkpoint, manifest_names
 from glimmer.cache import cached
 
 chosen = snakemake.params.settings["checkpoint"]
-folder = Path(snakemake.output.manifest).parent
+out = Path(snakemake.output.manifest)
 cached(
     snakemake.config["cache"],
     lambda: fetch_checkpoint(
         chosen["source"],
-        folder,
+        out.parent,
         revision=chosen["revision"],
         sha256=chosen["sha256"],
     ),
     stage=snakemake.rule,
     params=dict(snakemake.params.items()),
-    folder=folder,
-    names=lambda: manifest_names(folder),
-    record="manifest.json",
+    out=out,
+    beside=lambda: manifest_names(out.parent),
 )

@@ -30,7 +30,5 @@ cached(
         snakemake.input.corpus_manifest,
         snakemake.input.questions,
     ],
-    folder=out.parent,
-    names=lambda: [out.name],
-    record=out.name,
+    out=out,
 )

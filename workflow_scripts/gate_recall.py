@@ -41,9 +41,7 @@ cached(
     stage=snakemake.rule,
     params=dict(snakemake.params.items()),
     inputs=[snakemake.input.index[0], snakemake.input.questions],
-    folder=out.parent,
-    names=lambda: [out.name],
-    record=out.name,
+    out=out,
 )
 # After the cache, which knows one folder: all of it follows from the verdict.
 hand_over(read_json(out), Path(snakemake.input.index[0]).parent, choose=chosen["choose"])

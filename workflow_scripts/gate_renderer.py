@@ -28,7 +28,5 @@ cached(
     stage=snakemake.rule,
     params=dict(snakemake.params.items()),
     inputs=[snakemake.input.checkpoint[0]],
-    folder=out.parent,
-    names=lambda: [out.name],
-    record=out.name,
+    out=out,
 )

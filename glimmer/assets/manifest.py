@@ -139,8 +139,8 @@ def verified_folder(manifest: Path | str) -> Path:
 
 
 def manifest_names(folder: Path | str) -> list[str]:
-    """Names of a whole folder's files, manifest.json last."""
-    return [*read_manifest(folder)["files"], MANIFEST]
+    """Names of a whole folder's files, the manifest apart."""
+    return list(read_manifest(folder)["files"])
 
 
 def check_file(
