@@ -16,19 +16,24 @@ class SlurmWorkflow(Workflow):
     """A copy of the project whose jobs run on the Slurm of these tests."""
 
     slurm: cluster.Slurm
+    programs: Path | None = None  # come before Slurm's own
 
     def command(self, *arguments: str) -> list[str]:
-        return super().command(
+        python, _, _, *usual = super().command(
             *("--workflow-profile", "profiles/slurm"),
             *("--slurm-status-command", "squeue"),
             *("--slurm-init-seconds-before-status-checks", "2"),
             *("--latency-wait", "20"),
             *arguments,
         )
+        return [python, str(Path(__file__).with_name("quick.py")), *usual]
 
     @property
     def environment(self) -> dict[str, str]:
-        return super().environment | {"SLURM_CONF": self.slurm.environment["SLURM_CONF"]}
+        own = {"SLURM_CONF": self.slurm.environment["SLURM_CONF"]}
+        if self.programs is not None:
+            own["PATH"] = f"{self.programs}:{os.environ['PATH']}"
+        return super().environment | own
 
 
 @pytest.fixture(scope="session")

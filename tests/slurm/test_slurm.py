@@ -47,6 +47,14 @@ def job_of(workflow, rule):
     return None
 
 
+def record_of(workflow, rule):
+    """What Slurm has recorded of the newest job of a rule: field -> value."""
+    jobs = workflow.slurm.call("scontrol", "--oneliner", "show", "job").splitlines()
+    records = [dict(re.findall(r"(\S+?)=(\S*)", line)) for line in jobs]
+    mine = [record for record in records if record.get("Comment", "").startswith(f"rule_{rule}")]
+    return max(mine, key=lambda record: int(record["JobId"]))
+
+
 def test_the_whole_pipeline(finished):
     assert (finished.folder / RUN / "report.html").exists()
     submitted = re.findall(r"has been submitted with SLURM jobid (\d+)", finished.said)
@@ -60,6 +68,44 @@ def test_the_whole_pipeline(finished):
 def test_a_run_begun_on_slurm_goes_on_without_it(workflow):
     here = Workflow(workflow.folder)
     assert here.stale() == set()
+
+
+def test_jobs_go_where_the_config_says(workflow):
+    workflow.configure(
+        cluster={
+            "partition": "cpu",
+            "gpu_partition": "gpu",
+            "account": "lab",
+            "gpu_model": "h100",
+        }
+    )
+    paired = f"{RUN}/heldout/paired.json"
+    (workflow.folder / paired).unlink()
+    workflow.run(paired)
+    job = record_of(workflow, "compare")
+    assert (job["Partition"], job["NodeList"], job["Account"]) == ("cpu", "n1", "lab")
+    assert "TresPerJob" not in job
+
+
+def test_training_gets_the_gpus_that_it_asks_for(workflow):
+    """The paper run's eight, of a node that has none in truth: the job ends at its first step."""
+    workflow.configure(
+        cluster={"gpu_partition": "gpu", "gpu_model": "h100"},
+        training={"engine": "titan"},
+        titan={"trainer_fsdp": 3, "trainer_tp": 2, "generator_tp": 2, "share_gpu": False},
+    )
+    # What that engine's own gate would leave: the job under test is the one after it.
+    gate = workflow.folder / RUN / "gates/model_parity.json"
+    (gate.parent / "bitwise_parity.json").write_bytes(gate.read_bytes())
+    text = workflow.run(
+        f"{RUN}/training/metrics.jsonl",
+        *("--allowed-rules", "grpo", "--retries", "0"),
+        fails=True,
+    )
+    job = record_of(workflow, "grpo")
+    assert (job["Partition"], job["NodeList"]) == ("gpu", "n2")
+    assert job["TresPerJob"] == "gres:gpu:h100:8"
+    assert "GPU" in text.split("Error in rule grpo")[1], text[-3000:]
 
 
 def test_a_cancelled_job_is_submitted_again_and_goes_on(finished, workflow):
@@ -135,33 +181,56 @@ def test_a_job_over_its_memory_comes_back_with_more(workflow):
     assert index.exists()
 
 
-def test_the_state_of_jobs_cannot_be_asked_for_a_while(workflow, tmp_path_factory):
+@pytest.fixture
+def squeue(workflow, tmp_path_factory):
+    """What the workflow asks instead of squeue: it fails while there is a file `away`, and says of
+    the job in the file `lost` that its node has failed."""
+    folder = tmp_path_factory.mktemp("bin")
+    program = folder / "squeue"
+    program.write_text(
+        f"#!/bin/sh\ncd {folder}\nif [ -e away ]; then echo asked >> asked; exit 1; fi\n"
+        '/usr/bin/squeue "$@" | sed "s/^$(cat lost)|.*/$(cat lost)|NODE_FAIL/"\n'
+    )
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    (folder / "lost").write_text("none")
+    workflow.programs = folder
+    return folder
+
+
+def test_the_state_of_jobs_cannot_be_asked_for_a_while(workflow, squeue):
     """The workflow waits; with the executor's own five attempts it would wait for ever."""
     (workflow.folder / AFTER).unlink()
-    fake = tmp_path_factory.mktemp("bin")
-    squeue = fake / "squeue"
-    squeue.write_text(
-        f"#!/bin/sh\nif [ -e {fake}/away ]; then echo asked >> {fake}/asked; exit 1; fi\n"
-        'exec /usr/bin/squeue "$@"\n'
-    )
-    squeue.chmod(squeue.stat().st_mode | stat.S_IXUSR)
-    (fake / "away").touch()
-    environment = workflow.environment
-    environment["PATH"] = f"{fake}:{environment['PATH']}"
-    running = subprocess.Popen(
-        workflow.command(AFTER),
-        cwd=workflow.folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    asked = fake / "asked"
-    until(lambda: size(asked) > 6 * 12, running)
-    (fake / "away").unlink()
+    (squeue / "away").touch()
+    running = workflow.start(AFTER)
+    until(lambda: size(squeue / "asked") > 6 * 12, running)
+    (squeue / "away").unlink()
     ending(running)
     assert (workflow.folder / AFTER).exists()
+
+
+def test_a_job_that_was_given_up_is_started_again_by_slurm(finished, workflow, squeue):
+    """Requeued under its old id, beside the one that the workflow submitted anew: one result."""
+    (workflow.folder / AFTER).unlink()
+    running = workflow.start(AFTER)
+    job, _ = until(lambda: job_of(workflow, "evaluate"), running)
+    (squeue / "lost").write_text(job)
+    workflow.slurm.call("scontrol", "update", f"jobid={job}", "requeue=1")
+    workflow.slurm.call("scontrol", "requeue", job)
+    workflow.slurm.call("scontrol", "update", f"jobid={job}", "starttime=now")
+
+    def both():
+        found = workflow.slurm.jobs()
+        mine = [id for id, (_, comment) in found.items() if comment.startswith("rule_evaluate")]
+        return len(mine) == 2 and job in mine
+
+    until(both, running)
+    text = running.communicate(timeout=500)[0]
+    if running.returncode != 0:  # each try came while the other job was writing, and was told so
+        assert text.count("is writing here already") == 3, text[-4000:]
+    while job in workflow.slurm.jobs("RUNNING,PENDING,COMPLETING"):
+        time.sleep(0.2)
+    workflow.run(AFTER)
+    assert sha256_file(workflow.folder / AFTER) == sha256_file(finished.folder / AFTER)
 
 
 def test_ctrl_c_takes_the_jobs_along(workflow):
