@@ -305,14 +305,14 @@ def test_the_service_is_stopped_and_never_answers(hurt, moment, says):
     hurt.workflow.configure(
         search={"timeout_s": 2, "max_retries": 0}, retrieval={"start_timeout_s": 20}
     )
-    log = hurt.folder / RUN / "logs/evaluate-after.service.log"
-    before = log.stat().st_size if log.exists() else 0
+    log = hurt.folder / RUN / "logs/evaluate-after.log"
+    log.unlink()
     running = hurt.start(AFTER)
     deadline = time.monotonic() + 120
     service = None
     while service is None and time.monotonic() < deadline:
-        found = log.read_bytes()[before:] if log.exists() else b""
-        if moment == "starting" or b"serving" in found:
+        said = log.read_text() if log.exists() else ""
+        if moment == "starting" or "the retrieval service answers at" in said:
             for process in processes(hurt.mark):
                 if "glimmer.retrieval.service" in " ".join(process.cmdline()):
                     service = process
@@ -482,14 +482,32 @@ def test_stdin_is_closed(hurt):
     assert running.returncode == 0, text[-3000:]
 
 
-def test_a_folder_with_hostile_names(hurt):
+HOSTILE = ("wörld", "with space", "'\"`", "$(touch hurt)", "; touch hurt |&*?[a]~", "a\nb")
+
+
+def test_folders_with_hostile_names(hurt):
     """No shell ever sees a path of the config."""
-    folder = hurt.folder.joinpath(
-        "wörld", "with space", "'\"", "$(touch hurt)", "; touch hurt", "a\nb"
-    )
+    folder = hurt.folder.joinpath(*HOSTILE)
     shutil.copytree(hurt.folder / "world", folder)
     settings = (hurt.folder / "mine.yaml").read_text()
-    hurt.workflow.configure(run="x", questions={"source": str(folder.relative_to(hurt.folder))})
-    hurt.run("results/x/assets/questions/manifest.json")
-    assert not (hurt.folder / "hurt").exists()
+    results = "/".join(("found", *HOSTILE))
+    hurt.workflow.configure(
+        run="x", results=results, questions={"source": str(folder.relative_to(hurt.folder))}
+    )
+    hurt.run(f"{results}/x/assets/questions/manifest.json")
+    assert list(hurt.folder.rglob("hurt")) == []
+    (hurt.folder / "mine.yaml").write_text(settings)
+
+
+@pytest.mark.long
+def test_training_and_evaluation_in_a_folder_with_a_hostile_name(hurt):
+    settings = (hurt.folder / "mine.yaml").read_text()
+    results = "/".join(HOSTILE)
+    hurt.remove(f"{RUN}/training", AFTER, REPORT)
+    hurt.folder.joinpath(*HOSTILE[:-1]).mkdir(parents=True)
+    (hurt.folder / "results").rename(hurt.folder / results)
+    hurt.workflow.configure(results=results)
+    hurt.run()
+    assert list(hurt.folder.rglob("hurt")) == []
+    (hurt.folder / results).rename(hurt.folder / "results")
     (hurt.folder / "mine.yaml").write_text(settings)

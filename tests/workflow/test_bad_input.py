@@ -36,6 +36,14 @@ def test_a_bad_setting_stops_before_any_rule(workflow, sections, message):
     assert (workflow.folder / RUN / "report.html").exists()
 
 
+def test_yaml_that_would_run_code_runs_none(workflow):
+    (workflow.folder / "mine.yaml").write_text(
+        "run: !!python/object/apply:os.system ['touch hurt']\n"
+    )
+    assert "not valid JSON or YAML" in workflow.run("-n", fails=True)
+    assert not (workflow.folder / "hurt").exists()
+
+
 def test_a_changed_byte_of_a_shipped_file_is_refused(workflow):
     workflow.configure(corpus={"source": "bundled:toy_world"})
     path = workflow.folder / "resources/toy_world/corpus.jsonl"

@@ -28,6 +28,7 @@ def test_jobs_somewhere_else(finished, workflow, tmp_path_factory):
     vectors = f"{RUN}/retrieval/vectors"
     shutil.rmtree(workflow.folder / vectors)
     (workflow.folder / RUN / "heldout/after.jsonl").unlink()
+    workflow.configure(retrieval={"token_env": None})  # the job would not have it
     shards = [f"{vectors}/shard-0000{i}-of-00002.npy" for i in range(2)]
     text = workflow.run(
         *(*shards, f"{RUN}/heldout/after.jsonl"),
