@@ -159,6 +159,8 @@ def place(gpu=0, alone=True):
         "slurm_account": chosen["account"],
         "gpu_model": chosen["gpu_model"] if gpu else None,
     }
+    if gpu:
+        wanted["nodes"] = 1  # a number of GPUs alone, a cluster may find on several
     if gpu and alone:
         wanted["gpu_alone"] = 1
     return {"gpu": gpu, **{k: v for k, v in wanted.items() if v is not None}}

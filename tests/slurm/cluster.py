@@ -1,6 +1,7 @@
 """A Slurm of its own on this machine, in one folder: munged, slurmctld and two slurmd.
 
-The second node says that it has eight GPUs, which are /dev/null: enough to see what is asked for.
+The nodes say that they have four and eight GPUs, which are /dev/null: enough to see what is asked
+for.
 Needs root and Debian's slurm-wlm and munge. Nothing of it stays when `stop` returns. Outside of the
 folder there is one link, /etc/slurm/slurm.conf: the executor clears SLURM_CONF within jobs.
 """
@@ -12,7 +13,7 @@ import subprocess
 import time
 from pathlib import Path
 
-NODES = {"n1": "", "n2": "Gres=gpu:h100:8"}
+NODES = {"n1": 4, "n2": 8}  # GPUs
 LINK = Path("/etc/slurm/slurm.conf")
 _CONF = """
 ClusterName=here
@@ -48,7 +49,7 @@ SchedulerParameters=sched_min_interval=100000,batch_sched_delay=0
 {nodes}
 PartitionName=main Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP
 PartitionName=cpu Nodes=n1 MaxTime=INFINITE State=UP
-PartitionName=gpu Nodes=n2 MaxTime=INFINITE State=UP
+PartitionName=gpu Nodes=n1,n2 MaxTime=INFINITE State=UP
 """
 
 
@@ -84,13 +85,16 @@ class Slurm:
         host = socket.gethostname()
         nodes = "\n".join(
             f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={free_port()} CPUs=2 "
-            f"RealMemory=9000 State=UNKNOWN {gpus}"
+            f"RealMemory=9000 State=UNKNOWN Gres=gpu:h100:{gpus}"
             for node, gpus in NODES.items()
         )
-        for device in range(8):
+        for device in range(max(NODES.values())):
             (self.folder / f"gpu{device}").symlink_to("/dev/null")
         (self.folder / "gres.conf").write_text(
-            f"NodeName=n2 Name=gpu Type=h100 File={self.folder}/gpu[0-7]\n"
+            "".join(
+                f"NodeName={node} Name=gpu Type=h100 File={self.folder}/gpu[0-{gpus - 1}]\n"
+                for node, gpus in NODES.items()
+            )
         )
         (self.folder / "slurm.conf").write_text(
             _CONF.format(folder=self.folder, host=host, ctld_port=free_port(), nodes=nodes)

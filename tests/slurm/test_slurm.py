@@ -88,7 +88,8 @@ def test_jobs_go_where_the_config_says(workflow):
 
 
 def test_training_gets_the_gpus_that_it_asks_for(workflow):
-    """The paper run's eight, of a node that has none in truth: the job ends at its first step."""
+    """The paper run's eight, all of one node, which has none in truth: so the job ends at its first
+    step. Twelve are more than a node has, and fewer than both have together."""
     workflow.configure(
         cluster={"gpu_partition": "gpu", "gpu_model": "h100"},
         training={"engine": "titan"},
@@ -106,6 +107,13 @@ def test_training_gets_the_gpus_that_it_asks_for(workflow):
     assert (job["Partition"], job["NodeList"]) == ("gpu", "n2")
     assert job["TresPerJob"] == "gres:gpu:h100:8"
     assert "GPU" in text.split("Error in rule grpo")[1], text[-3000:]
+    workflow.configure(titan={"trainer_fsdp": 5})
+    text = workflow.run(
+        f"{RUN}/training/metrics.jsonl",
+        *("--allowed-rules", "grpo", "--retries", "0"),
+        fails=True,
+    )
+    assert "Requested node configuration is not available" in text, text[-3000:]
 
 
 def test_a_cancelled_job_is_submitted_again_and_goes_on(finished, workflow):
