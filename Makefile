@@ -55,6 +55,8 @@ docs: .venv/installed
 	$(BIN)/python docs/generate.py
 
 # The GPU stack: Python 3.12 (PYTHON_TRAIN), about 9 GB. Then titan.python: .venv-train/bin/python
+# --no-deps: the lock is complete, and the pip of a fresh Python 3.12.1 takes a requirement with an
+# extra (uvicorn[standard]) for one without a hash.
 PYTHON_TRAIN ?= python3.12
 TRAIN := .venv-train/bin
 
@@ -62,7 +64,7 @@ env-train: .venv-train/installed
 
 .venv-train/installed: envs/train.txt envs/train.git.txt
 	test -x $(TRAIN)/python || $(PYTHON_TRAIN) -m venv .venv-train
-	$(TRAIN)/python -m pip install --quiet --require-hashes -r envs/train.txt
+	$(TRAIN)/python -m pip install --quiet --no-deps --require-hashes -r envs/train.txt
 	$(TRAIN)/python -m pip install --quiet --no-deps -r envs/train.git.txt
 	PYTHONPATH=. $(TRAIN)/python -m glimmer.preflight.stack
 	touch $@
@@ -77,6 +79,14 @@ lock-train:
 	 echo "# Made by \`make lock-train\` from train.in; the git revisions stand in train.git.txt."; \
 	 cat .venv-lock/train.txt) > envs/train.txt
 	rm -rf .venv-lock
+	$(MAKE) envs/train.yaml
+
+# Inline, for Snakemake copies this file away from the lock and takes its content for the identity.
+envs/train.yaml: envs/train.txt
+	(echo "# The GPU stack as a conda environment, for --software-deployment-method conda. Made by"; \
+	 echo "# \`make lock-train\` from train.txt; train.post-deploy.sh adds the two git revisions."; \
+	 printf 'channels:\n  - conda-forge\ndependencies:\n  - python=3.12\n  - pip\n  - git\n  - pip:\n'; \
+	 sed -e ':a' -e '/\\$$/{N;s/ *\\\n */ /;ba' -e '}' envs/train.txt | sed -n 's/^[^#].*==.*/      - "&"/p') > $@
 
 clean:
 	rm -rf .venv .venv-train .snakemake results

@@ -7,6 +7,7 @@ import re
 import sys
 
 import pytest
+import yaml
 
 from glimmer.preflight import stack
 
@@ -40,6 +41,12 @@ def test_the_pins_are_the_designs():
         "torchstore": "5a4d5d3f4d653f2ed7cc913a66e49f822dfd6c1d",
         "batch_invariant_ops": "f22b1fbe534b1fe045080f44a970a441caaf3c4f",
     }
+
+
+def test_conda_installs_the_same_lock():
+    lock = LOCK.replace(" \\\n    ", " ").splitlines()
+    conda = yaml.safe_load((stack.ENVS / "train.yaml").read_text())
+    assert conda["dependencies"][-1]["pip"] == [line for line in lock if line[0] != "#"]
 
 
 def test_conda_installs_the_same_commits():
