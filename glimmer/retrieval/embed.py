@@ -3,11 +3,11 @@
 Shard s of S holds rows n*s//S to n*(s+1)//S of the corpus, float32 [rows, d], each of length 1.
 A passage is embedded as Search-R1 does it: its whole `contents`, title line and text.
 
-A shard is made window by window, three of them at a time: while the model works on one, the next
-ones are tokenised (`glimmer.retrieval.tokens`) and the one before is written
-(`glimmer.retrieval.vectors`). Where windows begin follows from the shard alone, so that a run that
-was killed goes on with the same windows and gives the bytes of an undisturbed run; a kill costs the
-window at work and, if the model was done with it, the one that was being written.
+A shard is made window by window: while the model works on one, the next ones are tokenised
+(`glimmer.retrieval.tokens`), and on a GPU the one before is written (`glimmer.retrieval.vectors`).
+Where windows begin follows from the shard alone, so that a run that was killed goes on with the
+same windows and gives the bytes of an undisturbed run. A kill costs one window at most; on a GPU
+also what it had begun of the next one while that was being written.
 """
 
 from __future__ import annotations
@@ -203,6 +203,8 @@ def _fill(
             if writing is not None:
                 writing.result()
             writing = writer.submit(write, result, start, stop, tokens.truncated)
+            if encoder.on_cpu:  # written before the next one is begun: it is done within ms
+                writing.result()
         if writing is not None:
             writing.result()
 

@@ -39,8 +39,8 @@ class Encoder:
     many threads there are (checked by tests/retrieval/test_embed.py). Three things change rounding
     otherwise: padding, so a batch holds passages of one token count only, and a query is padded to
     a length that follows from its own; another kernel for matrix products of few rows, so a forward
-    pass has at least two texts and 64 tokens, by repetition if need be; and splitting a product
-    over threads, so each thread works on batches of its own.
+    pass has at least 64 tokens, by repetition if need be; and splitting a product over threads, so
+    each thread works on batches of its own.
     On a GPU the last bits of a vector depend on the shape of its batch.
 
     Args:
@@ -179,7 +179,7 @@ class Encoder:
 
         def forward(job: tuple[np.ndarray, int, bool]) -> None:
             rows, length, masked = job
-            least = max(2, -(-_LEAST_TOKENS // max(1, length)))
+            least = -(-_LEAST_TOKENS // max(1, length))
             repeated = np.resize(rows, max(len(rows), least))
             place = tokens.starts[repeated, None] + np.arange(length)
             features = {}
@@ -286,8 +286,12 @@ def plan_batches(
         size = batch_size
         if max_tokens is not None:
             size = max(1, min(size, max_tokens // max(1, int(lengths[rows[0]]))))
-        for first in range(0, len(rows), size):
-            batch = rows[first : first + size]
+        # With `pad` full ones and a rest, which goes to the others'; else equal ones: a single text
+        # left over would cost half as much again as one in company.
+        parts = -(-len(rows) // size)
+        even = np.arange(1, parts) * len(rows) // parts
+        cuts = np.arange(size, len(rows), size) if pad else even
+        for batch in np.split(rows, cuts):
             (aside if pad and len(batch) < size / 4 else kept).append(batch)
     rest = np.concatenate(aside) if aside else by_length[:0]
     kept += [rest[first : first + batch_size] for first in range(0, len(rest), batch_size)]

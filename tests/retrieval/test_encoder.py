@@ -33,6 +33,15 @@ def test_plan(lengths, batch_size, pad, max_tokens):
         assert padded or max_tokens is None or len(found) * length <= max_tokens or len(found) == 1
         place = last
     assert place == len(lengths)
+    if not pad:
+        of_length = {}
+        for first, last, length, _ in batches:
+            of_length.setdefault(length, []).append(last - first)
+        for length, sizes in of_length.items():
+            size = (
+                batch_size if max_tokens is None else max(1, min(batch_size, max_tokens // length))
+            )
+            assert max(sizes) - min(sizes) <= 1 and len(sizes) == -(-sum(sizes) // size)
 
 
 def test_with_padding_only_the_last_batch_is_small():
