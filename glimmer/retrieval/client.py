@@ -24,6 +24,10 @@ from glimmer.retrieval.errors import (
     ServiceError,
 )
 
+# Of an answer, for each passage asked for; wiki-18's passages have about 700 bytes. An answer that
+# goes on after that is a fault of the server's, and must not fill the memory of a training run.
+MOST_PASSAGE_BYTES = 1 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class FoundPassage:
@@ -54,7 +58,8 @@ class SearchClient:
     A search either brings exactly `topk` passages or raises a `SearchError`. Refused connections
     and answers 429 and 500 to 599 are tried again, waiting `backoff_s`, then twice that, and so on,
     with jitter, or as long as the answer's Retry-After says; `timeout_s` bounds the whole search,
-    retries included. Connections are kept and used again.
+    retries included. An answer of more than `MOST_PASSAGE_BYTES` for each passage is not read to
+    its end. Connections are kept and used again.
 
     Args:
         url: ".../retrieve".
@@ -90,8 +95,12 @@ class SearchClient:
             raise ConfigError(f"search.timeout_s: found {timeout_s!r}, expected more than 0.")
         self.url, self.topk, self.timeout_s = url, topk, timeout_s
         self.max_retries, self.backoff_s = max_retries, backoff_s
+        self._most_bytes = MOST_PASSAGE_BYTES * topk
         self._max_connections = max_connections
-        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        # Not compressed: a few bytes could then become as many as memory has.
+        self._headers = {"Accept-Encoding": "identity"}
+        if token is not None:
+            self._headers["Authorization"] = f"Bearer {token}"
         self._random = random.Random(seed)
         self._session: aiohttp.ClientSession | None = None
         self.counts: Counter[str] = Counter(requests=0, searches=0, failed=0, retried=0, timeouts=0)
@@ -178,8 +187,12 @@ class SearchClient:
         known = {"query": query, "url": self.url}
         try:
             async with self._opened().post(self.url, json=payload) as response:
-                status, body = response.status, await response.read()
-                told = response.headers.get("Retry-After", "")
+                status, told = response.status, response.headers.get("Retry-After", "")
+                body = bytearray()
+                async for block in response.content.iter_any():
+                    body += block
+                    if len(body) > self._most_bytes:
+                        break
         except aiohttp.InvalidURL as error:
             raise SearchRefused(f"retrieval.url: {self.url!r} is not a URL.", **known) from error
         except (aiohttp.ClientError, ConnectionError) as error:
@@ -197,7 +210,15 @@ class SearchClient:
                 retry_after_s=float(told) if told.isdecimal() and len(told) < 7 else None,
                 **known,
             )
-        return self._passages(body, known)
+        if len(body) > self._most_bytes:
+            raise SearchProtocolError(
+                f"{self.url}: the answer to the query {query[:80]!r} goes on after "
+                f"{self._most_bytes} bytes; expected {self.topk} passages of at most "
+                f"{MOST_PASSAGE_BYTES} bytes each. The server is at fault, or its corpus is no "
+                f"corpus of passages.",
+                **known,
+            )
+        return self._passages(bytes(body), known)
 
     def _passages(self, body: bytes, known: dict[str, str]) -> list[FoundPassage]:
         """The passages of an answer to one query."""

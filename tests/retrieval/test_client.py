@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 
 import pytest
 from aiohttp import web
@@ -114,6 +115,39 @@ def test_fault_2_answers_that_are_none(body):
     assert error.query == "a river" and error.url in str(error)
     assert client.counts["failed"] == 1 and client.counts["requests"] == 1
     assert client.latencies == []
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "says"),
+    [
+        (200, SearchProtocolError, "goes on after 3000 bytes; expected 3 passages of at most 1000"),
+        (422, SearchHTTPError, "answered 422 .*: aaaaaaaa"),
+    ],
+)
+def test_an_answer_without_end_is_not_read_to_the_end(monkeypatch, status, kind, says):
+    monkeypatch.setattr("glimmer.retrieval.client.MOST_PASSAGE_BYTES", 1000)
+    sent = 0
+
+    async def endless(request):
+        nonlocal sent
+        response = web.StreamResponse(status=status)
+        await response.prepare(request)
+        while True:  # ends when the client hangs up
+            await response.write(b"a" * 1000)
+            sent += 1000
+
+    error, client = search(endless, topk=3, timeout_s=20)
+    assert isinstance(error, kind) and re.search(says, str(error)) and len(str(error)) < 700
+    assert client.counts["failed"] == client.counts["requests"] == 1
+    assert client.counts["timeouts"] == 0 and sent < 10_000_000  # what sockets hold
+
+
+def test_an_answer_of_the_largest_size_is_read(monkeypatch):
+    text = json.dumps({"result": [[PASSAGE, PASSAGE]]})
+    text += " " * (len(text) % 2)
+    monkeypatch.setattr("glimmer.retrieval.client.MOST_PASSAGE_BYTES", len(text) // 2)
+    found, _ = search(answering(text), topk=2)
+    assert len(found) == 2
 
 
 def test_fault_2_server_error_is_tried_again_then_raised():
