@@ -89,17 +89,27 @@ def fill(
 
 
 def sample(shards: Sequence[Path], n: int) -> np.ndarray:
-    """Float32 vectors at seeded random places: half a block, and no fewer than 4,096."""
+    """Float32 vectors at seeded random places: half a block, and no fewer than 4,096.
+
+    Read one by one into one array, as `blocks` does and for its reason.
+    """
     size = min(n, max(_LEAST_SAMPLE, rows_at_once(n) // 2))
     chosen = np.sort(np.random.default_rng(_SAMPLE_SEED).choice(n, size, replace=False))
-    found, first = [], 0
+    found: np.ndarray | None = None
+    first = place = 0
     for path in shards:
-        rows = np.load(path, mmap_mode="r")
-        found.append(
-            np.array(rows[chosen[(chosen >= first) & (chosen < first + len(rows))] - first])
-        )
-        first += len(rows)
-    return np.concatenate(found)
+        with open(path, "rb", buffering=0) as handle:
+            count, width = _shape(handle)
+            begin = handle.tell()
+            if found is None:
+                found = np.empty((size, width), np.float32)
+            while place < size and chosen[place] < first + count:
+                handle.seek(begin + int(chosen[place] - first) * width * 4)
+                if handle.readinto(memoryview(found[place]).cast("B")) != width * 4:
+                    raise OSError(f"{path}: ended before its {count} vectors")
+                place += 1
+            first += count
+    return found[:place]
 
 
 def blocks(shards: Sequence[Path], rows: int) -> Iterator[np.ndarray]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 STORAGES = {"fp32": 4, "fp16": 2, "sq8": 1}  # bytes a dimension
 # Vectors handed to faiss at a time; part of what the graph depends on. Few are one block; of many,
 # one in 256, since each call allocates a few bytes for every vector that is there. faiss inserts by
-# several threads only what is more than 100 vectors of a level, so threads need larger blocks.
+# several threads only what is more than 100 vectors of a level, so threads need larger blocks; of
+# few vectors smaller ones all the same, since a block then counts beside the index.
 _ONE_BLOCK, _PARTS = 4096, 256
-_LEAST_ROWS, _LEAST_ROWS_THREADS = 1024, 4096
+_LEAST_ROWS, _LEAST_ROWS_THREADS, _FEW_PARTS = 1024, 4096, 32
 # Where only upper levels are inserted, one vector in M, larger ones still.
 UPPER_PARTS = 32
 # On a GPU beside what grows with the vectors: a context, faiss' own room, candidates at work.
@@ -29,7 +30,9 @@ def build_bytes(n: int, d: int, M: int, storage: str = "fp32", threads: int = 1)
 
 def rows_at_once(n: int, threads: int = 1) -> int:
     """Vectors in a block, of n in all."""
-    least = _LEAST_ROWS if threads == 1 else _LEAST_ROWS_THREADS
+    least = _LEAST_ROWS
+    if threads > 1:
+        least = min(_LEAST_ROWS_THREADS, max(least, n // _FEW_PARTS))
     return n if n <= _ONE_BLOCK else min(n, max(least, n // _PARTS))
 
 

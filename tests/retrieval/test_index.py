@@ -14,9 +14,9 @@ import pytest
 from glimmer.errors import ConfigError, DataError, IntegrityError
 from glimmer.files import read_json, sha256_file, write_json
 from glimmer.retrieval import build_index
-from glimmer.retrieval.hnsw import blocks, fill, new_index
+from glimmer.retrieval.hnsw import blocks, fill, new_index, sample
 from glimmer.retrieval.index import check_k, open_index, read_offsets
-from glimmer.retrieval.sizes import index_bytes
+from glimmer.retrieval.sizes import build_bytes, index_bytes
 
 from .conftest import write_corpus
 
@@ -309,6 +309,27 @@ def test_no_array_is_copied_while_it_grows(tmp_path, storage):
     assert index.ntotal == 9000 and len(places) == 9
     assert all(place == places[0] for place in places)
     assert (index.search(whole[::100], 1)[1][:, 0] == np.arange(0, 9000, 100)).mean() > 0.9
+
+
+def test_the_sample_of_a_quantiser_is_a_seeded_draw_over_all_shards(tmp_path):
+    whole = np.arange(3 * 9000, dtype=np.float32).reshape(9000, 3)
+    paths = [tmp_path / f"{i}.npy" for i in range(4)]
+    for path, part in zip(paths, np.split(whole, [10, 5000, 5001]), strict=True):
+        np.save(path, part)
+    chosen = np.sort(np.random.default_rng(0).choice(9000, 4096, replace=False))
+    assert (sample(paths, 9000) == whole[chosen]).all()
+    assert (sample(paths[:1], 10) == whole[:10]).all()
+    truncate(paths[3])
+    with pytest.raises(OSError, match=r"3\.npy: ended before its 3999 vectors"):
+        sample(paths, 9000)
+
+
+def test_a_block_of_few_vectors_is_small_beside_their_index():
+    """For any number of threads. Measured, with what the allocator keeps: docs/retrieval.md."""
+    for n in (40_000, 150_000, 21_015_324):
+        for threads in (1, 2, 8, 32):
+            file = index_bytes(n, 384, 32, "sq8")
+            assert file < build_bytes(n, 384, 32, "sq8", threads) < 1.15 * file
 
 
 def test_blocks_span_no_shard_and_end_early_never(tmp_path):
