@@ -199,6 +199,7 @@ def test_offsets_of_another_corpus(small, other_rows):
     ],
 )
 def test_incomplete_shards_are_refused(small, harm, says):
+    """Fault 8, of vectors; of a corpus in parts: tests/assets/test_unpack.py."""
     harm(small)
     with pytest.raises(IntegrityError, match=says):
         build_index(small.vectors, small.corpus, small.base / "new")
@@ -222,6 +223,7 @@ def test_parameters_out_of_range(small, name):
 
 
 def test_disk_full_while_writing_keeps_nothing_half(small, full_disk):
+    """Fault 7; a truncated file: below, and before the service starts, test_launch.py."""
     (full_disk / "ballast").write_bytes(b"\0" * 70_000)
     with pytest.raises(DataError, match="No space left") as raised:
         build_index(small.vectors, small.corpus, full_disk / "index", M=8)
