@@ -1,4 +1,4 @@
-"""Known fault 9: rollouts wait on one slow search. From a turn, over HTTP, to the step's metrics."""
+"""Known fault 9: rollouts wait on a slow search. From a turn, over HTTP, to the step's metrics."""
 
 from __future__ import annotations
 
