@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from glimmer.errors import DataError, IntegrityError
 from glimmer.files import read_jsonl
 from glimmer.heldout.statistics import Z, rate
 
+MEANS = ("f1", "contains")  # scores that are compared as means
 _FIELDS = ("id", "pass", "outcome", "scores", "same_tokens")
 
 
@@ -40,7 +41,7 @@ def read_repeats(path: Path) -> dict[int, dict[str, dict[str, Any]]]:
         problem = None
         if not isinstance(row, dict) or any(key not in row for key in _FIELDS):
             problem = f"{str(row)[:60]!r}"
-        elif row["scores"].get("exact_match") not in (0, 1) or "f1" not in row["scores"]:
+        elif row["scores"].get("exact_match") not in (0, 1):
             problem = f"scores {row['scores']!r}"
         elif row["id"] in passes.get(row["pass"], {}):
             problem = f"question {row['id']!r} for the second time in pass {row['pass']}"
@@ -67,7 +68,8 @@ def pass_noise(
         {"passes", "questions": asked in every pass, "correct": right answers of each pass,
         "changed": questions right in one pass and wrong in another, "changed_rate" with its "ci95"
         (Wilson), "pair_rate": share of questions that differ between two passes, mean over the
-        pairs, "f1_pair_square": mean squared difference of F1 likewise, "pair_rate_at_most": the
+        pairs, "f1_pair_square" and "contains_pair_square": mean squared difference of that score
+        likewise, None where a line is without it, "pair_rate_at_most": the
         interval's upper end with each such question as often different as it can be,
         "other_tokens": questions of which some pass sampled other tokens}.
 
@@ -84,13 +86,8 @@ def pass_noise(
     every = [[first[i]["scores"]["exact_match"] for i in ids]] + [
         [passes[number][i]["scores"]["exact_match"] for i in ids] for number in sorted(passes)
     ]
-    f1 = [[first[i]["scores"]["f1"] for i in ids]] + [
-        [passes[number][i]["scores"]["f1"] for i in ids] for number in sorted(passes)
-    ]
-    squares = [
-        sum((a - b) ** 2 for a, b in zip(*pair, strict=True))
-        for pair in itertools.combinations(f1, 2)
-    ]
+    ordered = [first, *(passes[number] for number in sorted(passes))]
+    squares = {f"{name}_pair_square": _pair_square(ordered, ids, name) for name in MEANS}
     pairs = list(itertools.combinations(every, 2))
     differing = [sum(a != b for a, b in zip(*pair, strict=True)) for pair in pairs]
     changed = sum(len(set(answers)) > 1 for answers in zip(*every, strict=True))
@@ -103,7 +100,7 @@ def pass_noise(
         "changed_rate": found["rate"],
         "ci95": found["ci95"],
         "pair_rate": sum(differing) / len(pairs) / len(ids),
-        "f1_pair_square": sum(squares) / len(pairs) / len(ids),
+        **squares,
         # Right in half of the passes: the most pairs that one question can set apart.
         "pair_rate_at_most": found["ci95"][1]
         * (len(every) // 2 * -(-len(every) // 2))
@@ -112,6 +109,17 @@ def pass_noise(
             any(not rows[i]["same_tokens"] for rows in passes.values()) for i in ids
         ),
     }
+
+
+def _pair_square(
+    passes: Sequence[Mapping[str, Any]], ids: Sequence[str], name: str
+) -> float | None:
+    scores = [[rows[i]["scores"].get(name) for i in ids] for rows in passes]
+    if any(score is None for row in scores for score in row):
+        return None
+    pairs = list(itertools.combinations(scores, 2))
+    squares = ((a - b) ** 2 for pair in pairs for a, b in zip(*pair, strict=True))
+    return sum(squares) / len(pairs) / len(ids)
 
 
 def noise_floor(
@@ -127,9 +135,9 @@ def noise_floor(
 
     Returns:
         {"before", "after", "questions": the floor in right answers, "difference": the same as a
-        fraction, "f1_difference": that of mean F1, "at_most": a fraction, from `pair_rate_at_most`
-        in place of what was found, "ratio": |difference| / floor (None if the floor is 0),
-        "above": the difference exceeds the floor}.
+        fraction, "f1_difference" and "contains_difference": those of these means or None,
+        "at_most": a fraction, from `pair_rate_at_most` in place of what was found, "ratio":
+        |difference| / floor (None if the floor is 0), "above": the difference exceeds the floor}.
     """
     if before is None or after is None:
         return None
@@ -140,8 +148,12 @@ def noise_floor(
         "after": dict(after),
         "questions": floor,
         "difference": floor / questions,
-        "f1_difference": Z
-        * math.sqrt((before["f1_pair_square"] + after["f1_pair_square"]) / 2 / questions),
+        **{
+            f"{name}_difference": None
+            if None in (squares := [side[f"{name}_pair_square"] for side in (before, after)])
+            else Z * math.sqrt(sum(squares) / 2 / questions)
+            for name in MEANS
+        },
         "at_most": Z * math.sqrt(questions * most) / questions,
         "ratio": abs(difference) * questions / floor if floor else None,
         "above": abs(difference) * questions > floor,

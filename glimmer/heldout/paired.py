@@ -17,7 +17,7 @@ import numpy as np
 from glimmer.errors import IntegrityError
 from glimmer.files import read_json, sha256_json
 from glimmer.heldout.groups import by_outcome, grouped, transitions
-from glimmer.heldout.noise import noise_floor, pass_noise, read_repeats
+from glimmer.heldout.noise import MEANS, noise_floor, pass_noise, read_repeats
 from glimmer.heldout.passages import retrieval
 from glimmer.heldout.reached import reached
 from glimmer.heldout.records import read_records
@@ -107,9 +107,12 @@ def verdict(old: dict, new: dict, *, seed: int, resamples: int) -> dict[str, Any
         "power": power(len(ids), len(gained) + len(lost)),
     }
     rows = [*old.values(), *new.values()]
-    if all("f1" in row["scores"] for row in rows):
-        f1 = [_scores(side, ids, "f1") for side in (old, new)]
-        measured["f1_difference"] = paired_difference(*f1, seed=seed, resamples=resamples)
+    for name in MEANS:
+        if all(name in row["scores"] for row in rows):
+            sides = [_scores(side, ids, name) for side in (old, new)]
+            measured[f"{name}_difference"] = paired_difference(
+                *sides, seed=seed, resamples=resamples
+            )
     if samples := pass_rates(old, new, ids, seed=seed, resamples=resamples):
         measured["samples"] = samples
     if all("outcome" in row for row in rows):
@@ -222,7 +225,7 @@ def _summary(rows: Mapping[str, Any], ids: Sequence[str]) -> dict[str, Any]:
         "exact_match": found["rate"],
         "ci95": found["ci95"],
     }
-    for name in ("f1", "contains"):
+    for name in MEANS:
         if all(name in row["scores"] for row in rows.values()):
             summary[name] = float(_scores(rows, ids, name).mean())
     have = set.intersection(*(set(row) for row in rows.values()))

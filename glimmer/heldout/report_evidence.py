@@ -53,30 +53,42 @@ GROUPS_HELP = (
 
 def differences(measured: Mapping[str, Any]) -> Html:
     """Every difference of the whole with its interval and the noise floor."""
-    rows = [_difference("exact match", measured["difference"], floor_points(measured))]
-    if "f1_difference" in measured:
-        noise = measured.get("noise")
-        floor = f"±{100 * noise['f1_difference']:.1f}" if noise else "not measured"
-        rows.append(_difference("F1", measured["f1_difference"], floor))
-    for k, found in measured.get("samples", {}).get("pass_at", {}).items():
-        noise = found["noise"]
-        floor = "not measured" if noise is None else f"±{100 * noise:.1f}"
-        rows.append(_difference(f"pass@{k}", found["difference"], floor))
-    head = ["difference", "points", "95 % paired bootstrap", "noise floor, points"]
-    shown = table("After − before, of all questions", head, rows, kind="figures")
+    noise = measured.get("noise") or {}
+    rows = []
+    for key, label in (("exact_match", "exact match"), ("f1", "F1"), ("contains", "contains")):
+        name = "difference" if key == "exact_match" else f"{key}_difference"
+        if name in measured:
+            sides = (measured[when][key] for when in ("before", "after"))
+            rows.append(_difference(label, *sides, measured[name], noise.get(name)))
     samples = measured.get("samples")
-    if samples is None:
-        return shown
-    rows = [
-        [f"pass@{k}", percent(found["before"]), percent(found["after"])]
-        for k, found in samples["pass_at"].items()
+    for k, found in (samples or {"pass_at": {}})["pass_at"].items():
+        sides = (found["before"], found["after"])
+        rows.append(_difference(f"pass@{k}", *sides, found["difference"], found["noise"]))
+    head = ["", "before", "after", "points", "95 % paired bootstrap", "noise floor, points"]
+    note = (
+        "Exact match: the answer is a golden one but for case, punctuation and articles; contains: "
+        "a golden one stands in it."
+    )
+    if samples:
+        note += (
+            f" pass@k: of {samples['samples']} samples a question, without bias (Chen et al. 2021)."
+        )
+    shown = table("Means over all questions", head, rows, kind="figures")
+    return Html(f"{shown}<p>{esc(note)}</p>")
+
+
+def _difference(
+    name: str, before: float, after: float, found: Mapping[str, Any], floor: float | None
+) -> list[Any]:
+    shown = "not measured" if floor is None else f"±{100 * floor:.1f}"
+    return [
+        name,
+        percent(before),
+        percent(after),
+        points(found["mean"]),
+        _range(found["ci95"]),
+        shown,
     ]
-    caption = f"{samples['samples']} samples a question; pass@k without bias (Chen et al. 2021)"
-    return Html(shown + table(caption, ["", "before", "after"], rows, kind="figures"))
-
-
-def _difference(name: str, found: Mapping[str, Any], floor: str) -> list[Any]:
-    return [name, points(found["mean"]), _range(found["ci95"]), floor]
 
 
 def _range(ci95: Sequence[float]) -> str:

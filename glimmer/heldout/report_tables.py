@@ -17,8 +17,6 @@ _HASH = re.compile(r"[0-9a-f]{40,64}")
 _ABSENT = "not set"
 
 MEANS = {
-    "f1": "F1",
-    "contains": "contains a golden answer",
     "searches": "searches a question",
     "failed_searches": "failed searches, sum",
     "turns": "turns a question",
@@ -139,13 +137,13 @@ def points(fraction: float) -> str:
 
 
 def means(before: Mapping[str, Any], after: Mapping[str, Any]) -> Html:
-    """Means of both evaluations side by side; exact match has figures of its own."""
+    """What both evaluations did, side by side; scores have a table of their own."""
     rows = [
         [label, before[key], after[key], _signed(after[key] - before[key])]
         for key, label in MEANS.items()
     ]
     head = ["", "before", "after", "difference"]
-    return table("Means over the questions", head, rows, kind="figures")
+    return table("What it did, means over the questions", head, rows, kind="figures")
 
 
 def settings(config: Mapping[str, Any], defaults: Mapping[str, Any]) -> Html:

@@ -206,6 +206,41 @@ def test_accessibility_basics_in_a_browser(browser, case, scheme):
     assert any("contrast: <h1" in fault for fault in faults) and "no label: " in faults
 
 
+def test_tab_reaches_every_control_in_its_order(browser, case):
+    """Nothing but the Tab key, from the top: links, curves, filters, list, transcript, each with a
+    visible outline, and out of the page again at the end."""
+    from selenium.webdriver import ActionChains
+
+    case.before, case.after = case.before[:6], case.after[:6]
+    kept = {row["id"] for row in case.before}
+    case.repeats = {
+        name: [row for row in rows if row["id"] in kept] for name, rows in case.repeats.items()
+    }
+    case.write()
+    visit(browser, case.folder / "report.html", 1400)
+    seen = []
+    for _ in range(200):
+        ActionChains(browser).send_keys("\ue004").perform()
+        found = browser.execute_script(
+            "const e = document.activeElement; return e === document.body ? null :"
+            "[e.tagName.toLowerCase(), e.id || e.dataset.kind || e.dataset.field || '',"
+            "getComputedStyle(e).outlineStyle !== 'none']"
+        )
+        if found is None:
+            break
+        seen.append(tuple(found))
+    else:
+        raise AssertionError("Tab never left the page")
+    assert all(outlined for *_, outlined in seen)
+    names = [name for _, name, _ in seen if name]
+    wanted = ["gained", "lost", "both_right", "both_wrong", "all", "before", "after", "type"]
+    start = names.index("gained")
+    assert names[start : start + 9] == [*wanted, "search"]
+    assert sum(tag == "svg" for tag, *_ in seen) == 12
+    after = seen[[name for _, name, _ in seen].index("search") + 1 :]
+    assert [tag for tag, *_ in after[:6]] == ["button"] * 6  # the questions
+
+
 def test_the_keyboard_reaches_the_viewer(browser, case):
     case.write()
     find = visit(browser, case.folder / "report.html", 1400)
