@@ -58,7 +58,8 @@ def compare(
         {"gate": "paired", "passed", "measured", "threshold", "measured_on", "details"}. `passed`
         says whether more questions are right after than before with p below 0.05. Rates are
         fractions, differences too; `table` and `outcomes` count questions; `details` lists the ids
-        of questions gained and lost.
+        of questions gained and lost, and the held-out questions that stand in training (`leaks`,
+        as in `leakage.json`).
 
     Raises:
         IntegrityError: the files hold other questions, or were made with other settings.
@@ -71,9 +72,9 @@ def compare(
     if repeats is not None:
         add_noise(measured, old, new, repeats)
     if leakage is not None:
-        measured["leakage"] = without_leaks(
-            old, new, read_json(leakage), seed=seed, resamples=resamples
-        )
+        leaks = read_json(leakage)
+        measured["leakage"] = without_leaks(old, new, leaks, seed=seed, resamples=resamples)
+        found["details"]["leaks"] = leaks["found"]
     if ceiling is not None:
         measured["ceiling"] = reached(read_json(ceiling), old, new)
     return found

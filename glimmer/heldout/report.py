@@ -93,7 +93,7 @@ def write_report(
     plots, plotted = figures.curves(rows)
     viewed = fitting(read_records(before), read_records(after), piece=piece, timings=timed)
     parts = {
-        "comparison": _comparison(paired["measured"]),
+        "comparison": _comparison(paired),
         "gates": _gates(report["gates"]),
         "training": _training(rows, paired["measured"], plots) if plotted["series"] else plots,
         "transcripts": viewer(viewed),
@@ -160,7 +160,8 @@ def _metrics(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _comparison(measured: Mapping[str, Any]) -> Html:
+def _comparison(paired: Mapping[str, Any]) -> Html:
+    measured = paired["measured"]
     old, new = measured["before"], measured["after"]
     groups = [
         evidence.grouped(measured[f"by_{key}"], measured, f"Exact match by {name}", name)
@@ -189,7 +190,7 @@ def _comparison(measured: Mapping[str, Any]) -> Html:
         + "<h3>Noise of evaluating again</h3>"
         + evidence.noise(measured)
         + "<h3>Held-out questions in the training set</h3>"
-        + evidence.leakage(measured)
+        + evidence.leakage(measured, paired["details"].get("leaks", ()))
         + "<h3>How far this carries</h3>"
         + evidence.power(measured["power"], measured["questions"])
     )

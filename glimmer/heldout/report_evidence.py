@@ -122,8 +122,17 @@ _LEAKS = {
 }
 
 
-def leakage(measured: Mapping[str, Any]) -> Html:
-    """Held-out questions that training has too, and the result without them."""
+_LISTED = 50  # leaks on the page
+
+
+def leakage(measured: Mapping[str, Any], leaks: Sequence[Mapping[str, Any]] = ()) -> Html:
+    """Held-out questions that training has too, the result without them, and, folded, the first of
+    them: those with the same answer first.
+
+    Args:
+        measured: of `glimmer.heldout.paired.compare`.
+        leaks: `found` of `leakage.json`.
+    """
     found = measured.get("leakage")
     if found is None:
         return Html("<p>Was not looked for.</p>")
@@ -153,7 +162,30 @@ def leakage(measured: Mapping[str, Any]) -> Html:
     return Html(
         table(caption, head, rows, kind="figures")
         + f"<p>{esc(near)}. A near question about another thing is no leak; one with the same "
-        "answer most likely is. The list: <code>heldout/leakage.json</code>.</p>"
+        "answer most likely is. The list: <code>heldout/leakage.json</code>.</p>" + _leaks(leaks)
+    )
+
+
+def _leaks(found: Sequence[Mapping[str, Any]]) -> str:
+    if not found:
+        return ""
+    listed = sorted(found, key=lambda leak: not leak["same_answer"])[:_LISTED]
+    rows = [
+        [
+            leak["id"],
+            leak["kind"],
+            f"{leak['score']:.2f}",
+            leak["same_answer"],
+            leak["question"],
+            leak["train_question"],
+        ]
+        for leak in listed
+    ]
+    head = ["held-out id", "kind", "score", "same answer", "question", "in training"]
+    caption = "Held-out questions beside the training question that is nearest"
+    return (
+        f"<details><summary>{len(listed)} of {len(found)} matches</summary>"
+        f"{table(caption, head, rows, kind='values')}</details>"
     )
 
 

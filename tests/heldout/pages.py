@@ -190,7 +190,15 @@ class Case:
             "counts": {"exact": 0, "normalised": 0, "ngram": 2, "embedding": 0, "any": 2},
             "same_answer": {"exact": 0, "normalised": 0, "ngram": 1, "embedding": 0, "any": 1},
             "found": [
-                {"id": self.before[i]["id"], "kind": "ngram", "score": 0.9, "same_answer": i == 0}
+                {
+                    "id": self.before[i]["id"],
+                    "kind": "ngram",
+                    "score": 0.9,
+                    "same_answer": i == 1,
+                    "train_id": f"t{i}",
+                    "question": self.before[i]["question"],
+                    "train_question": f"In which city was film {i + 50} shot?",
+                }
                 for i in (0, 1)
             ],
         }

@@ -127,7 +127,8 @@ def test_page_shows_the_figures(case):
     assert "Outcomes before (left) and after (right). gained 60 lost 10 other 130" in first
     assert "99.6 % of what exact search finds, at least 98.0 %" in first
     assert "±" in text[text.index("Exact match by type") :]
-    assert "near, by word n-grams 2 1" in text
+    assert "near, by word n-grams 2 1" in text and "2 of 2 matches" in text
+    assert text.index("ngram 0.90 yes") < text.index("ngram 0.90 no In which city was film 0 shot")
     assert "recall against exact search" in text and "efSearch 128: 0.9961" in html
     assert "seconds until a question was answered, median" in text
     assert "entropy, nats a token" in text and "@misc{glimmer-test" in text
