@@ -1,6 +1,8 @@
 """What a finished run says of its result, and several runs on one page, through the real DAG."""
 
+import base64
 import json
+import re
 import shutil
 
 from glimmer.assets import read_questions
@@ -69,3 +71,19 @@ def test_runs_side_by_side(workflow):
     assert "Nothing to be done" in workflow.run("compare_runs")
     workflow.configure(compare_runs={"runs": ["t", "gone"]})
     assert "found no results/gone/report.json" in workflow.run("compare_runs", fails=True)
+
+
+def test_snakemakes_own_report_holds_ours(workflow):
+    """`snakemake --report`: the three files as they are, each with its caption."""
+    workflow.run("--report", "all.html")
+    text = (workflow.folder / "all.html").read_text()
+    for caption in (
+        "paired, with every gate, curve and transcript",
+        "as JSON, for machines: every figure, verdict, setting and hash",
+        "as Markdown: sentence, noise floor, gates, tables, commands",
+    ):
+        assert caption in text, caption
+    held = re.findall(r"data:[\w/]+;charset=utf8;filename=([\w.]+);base64,([\w+/=]+)", text)
+    files = {name: base64.b64decode(content) for name, content in held}
+    for name in ("report.html", "report.json", "report.md"):
+        assert files[name] == (workflow.folder / RUN / name).read_bytes(), name
