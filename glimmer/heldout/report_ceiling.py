@@ -26,7 +26,7 @@ def ceiling(found: Mapping[str, Any] | None) -> Html:
     caption = "The answer stands in the first passages that the question itself finds"
     told = f"<p>{esc(ceiling_sentence(found))}</p>"
     return Html(
-        f'<div class="two">{_curve(found)}<div>{table(caption, head, rows, kind="figures")}{told}'
+        f'<div class="two apart">{_curve(found)}<div>{table(caption, head, rows, kind="figures")}{told}'
         "</div></div>"
     )
 

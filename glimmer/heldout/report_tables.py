@@ -51,8 +51,8 @@ def number(value: Any) -> str:
 
 
 def percent(value: float) -> str:
-    """A fraction as a percentage with one decimal."""
-    return f"{100 * value:.1f} %"
+    """A fraction as a percentage with one decimal, whose sign stays on its line."""
+    return f"{100 * value:.1f}\u00a0%"
 
 
 def show(value: Any) -> Html:

@@ -219,7 +219,7 @@ def test_few_steps(case, count):
     ],
 )
 def test_a_gates_figure_in_words(measured, threshold, text):
-    assert gate_figure({"measured": measured, "threshold": threshold}) == text
+    assert gate_figure({"measured": measured, "threshold": threshold}).replace("\xa0", " ") == text
 
 
 def test_where_the_gain_is_from():
@@ -368,7 +368,7 @@ def test_heldout_points_stand_at_their_rates():
         "before": {"exact_match": 0.25, "ci95": [0.0, 0.5]},
         "after": {"exact_match": 0.5, "ci95": [0.25, 0.75]},
     }
-    figure = heldout_points(rows, measured)
+    figure = heldout_points(rows, measured).replace("\xa0", " ")
     left, top = Plot.left, Plot.top
     across, down = 360 - left - Plot.right, 232 - top - Plot.bottom
     found = re.findall(r'class="held (\w+)" cx="([\d.]+)" cy="([\d.]+)"', figure)
