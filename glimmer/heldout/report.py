@@ -197,7 +197,9 @@ def _comparison(paired: Mapping[str, Any]) -> Html:
 
 
 _CURVES_HELP = Html(
-    '<p class="js">Point at a curve, or focus it and use the arrow keys, to read a step.</p>'
+    '<p class="js">Point at a curve, or focus it and use the arrow keys, to read a step. '
+    '<label class="smoothing">Smoothing <input id="smoothing" type="range" min="0" max="10" '
+    'value="0"> <output for="smoothing">off</output></label></p>'
 )
 
 

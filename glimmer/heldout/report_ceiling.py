@@ -24,11 +24,8 @@ def ceiling(found: Mapping[str, Any] | None) -> Html:
     ]
     head = ["", "questions", *(f"first {k}" if k > 1 else "first" for k in ks)]
     caption = "The answer stands in the first passages that the question itself finds"
-    told = f"<p>{esc(ceiling_sentence(found))}</p>"
-    return Html(
-        f'<div class="two apart">{_curve(found)}<div>{table(caption, head, rows, kind="figures")}{told}'
-        "</div></div>"
-    )
+    shown = table(caption, head, rows, kind="figures") + f"<p>{esc(ceiling_sentence(found))}</p>"
+    return Html(f'<div class="two apart">{_curve(found)}<div>{shown}</div></div>')
 
 
 def ceiling_sentence(found: Mapping[str, Any]) -> str:

@@ -103,7 +103,7 @@ def _curve(name: str, steps: Sequence[int], values: Sequence[float | None]) -> s
         f'<figure class="curve" data-metric="{name}" data-x="{_LEFT} {across} {first} {last}" '
         f'data-y="{_TOP} {down} {low!r} {high!r}"><figcaption>{esc(CURVES[name])}</figcaption>'
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" tabindex="0" aria-label="{esc(told)}">'
-        f'{grid}{ends}<path class="line" d="{"".join(pieces)}"/>{dots}'
+        f'{grid}{ends}<path class="line" d="{"".join(pieces)}"/><path class="smooth" d=""/>{dots}'
         f'<path class="cross" d=""/><circle class="spot" r="3.5" cx="-9" cy="-9"/></svg>'
         f'<output aria-live="off">step {s1}: {esc(number(v1))}</output></figure>'
     )

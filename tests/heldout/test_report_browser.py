@@ -43,6 +43,33 @@ def test_in_a_browser(browser, case):
     assert browser.get_log("browser") == []
 
 
+def test_smoothing_is_off_until_asked_for(browser, case):
+    case.metrics = case.metrics[:5]
+    for row, value in zip(case.metrics, (0.0, 3.0, None, 6.0, 0.0), strict=True):
+        row["reward"] = value
+    case.write()
+    find = visit(browser, case.folder / "report.html", 1400)
+    line, smooth = ('figure.curve[data-metric="reward"] .' + name for name in ("line", "smooth"))
+    raw = find(line)[0].get_attribute("d")
+    assert find("#smoothing")[0].get_attribute("value") == "0"
+    assert find(smooth)[0].get_attribute("d") == "" and not find(".smoothed")
+    find("#smoothing")[0].send_keys("\ue014")  # one step to the right
+    assert find("output[for=smoothing]")[0].text.startswith("mean of 3 steps")
+    # Means of the neighbours that are known: 1.5, 1.5, a gap, 3, 3. The axis goes from 0 to 6.
+    path = find(smooth)[0].get_attribute("d")
+    heights = [float(y) for y in re.findall(r"[ML][\d.]+ ([\d.]+)", path)]
+    top, down, low, high = map(
+        float, find('figure.curve[data-metric="reward"]')[0].get_attribute("data-y").split()
+    )
+    assert (low, high) == (0, 6)
+    expected = [top + down * (1 - v / 6) for v in (1.5, 1.5, 3, 3)]
+    assert heights == pytest.approx(expected, abs=0.01)
+    assert path.count("M") == 2
+    assert find(line)[0].get_attribute("d") == raw
+    find("#smoothing")[0].send_keys("\ue012")
+    assert find(smooth)[0].get_attribute("d") == "" and browser.get_log("browser") == []
+
+
 def test_filters_by_outcome_and_type_in_a_browser(browser, case):
     case.write()
     find = visit(browser, case.folder / "report.html", 1400)

@@ -29,6 +29,17 @@ function setUpCurves() {
     for (const curve of curves) curve.show(index);
   }
 
+  const smoothing = document.getElementById("smoothing");
+  if (smoothing) {
+    smoothing.value = 0; // whatever the browser kept from another visit
+    smoothing.addEventListener("input", () => {
+      const reach = Number(smoothing.value);
+      for (const curve of curves) curve.smooth(reach);
+      const told = reach ? `mean of ${2 * reach + 1} steps; readings are of single steps` : "off";
+      document.querySelector('output[for="smoothing"]').textContent = told;
+    });
+  }
+
   for (const figure of document.querySelectorAll("figure.curve")) {
     const [left, across, first, last] = figure.dataset.x.split(" ").map(Number);
     const [top, down, low, high] = figure.dataset.y.split(" ").map(Number);
@@ -42,6 +53,23 @@ function setUpCurves() {
     const y = (value) => top + down * (1 - (value - low) / (high - low));
 
     curves.push({
+      // The mean of the known values up to `reach` steps to either side; 0 draws nothing.
+      smooth(reach) {
+        let pen = "M";
+        let path = "";
+        for (let i = 0; reach > 0 && i < values.length; i += 1) {
+          const near = values.slice(Math.max(0, i - reach), i + reach + 1).filter((v) => v !== null);
+          if (values[i] === null) {
+            pen = "M";
+            continue;
+          }
+          const mean = near.reduce((sum, value) => sum + value, 0) / near.length;
+          path += `${pen}${x(steps[i]).toFixed(2)} ${y(mean).toFixed(2)}`;
+          pen = "L";
+        }
+        figure.querySelector(".smooth").setAttribute("d", path);
+        figure.classList.toggle("smoothed", reach > 0);
+      },
       show(index) {
         if (index < 0) {
           cross.setAttribute("d", "");
