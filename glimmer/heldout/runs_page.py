@@ -39,8 +39,9 @@ _POOLED = (
 )
 _HELP = (
     "Points: after − before, of all questions, with the 95 % paired bootstrap interval. p: exact "
-    "McNemar; of pooled seeds a test by random signs over questions. Pooled are runs that differ "
-    "only in training.seed: their differences are averaged by question."
+    "McNemar. Pooled are runs that differ only in training.seed: their differences are averaged by "
+    "question. Their p is that of a test by random signs over questions, which takes these seeds "
+    "for all there are; of other seeds speaks the interval over questions and seeds."
 )
 
 
