@@ -18,7 +18,6 @@ from glimmer.assets import Question, read_questions
 from glimmer.files import sha256_file, sha256_files, sha256_json
 from glimmer.heldout.batches import Answered, Batch, Kept, first_pass, repeated_passes
 from glimmer.heldout.samplers import VLLM_DECISIVE, Sampler, open_sampler
-from glimmer.heldout.timings import timing
 from glimmer.operational import decisive
 
 
@@ -189,6 +188,23 @@ def record(
         },
     }
     return row | {"samples": others} if others else row
+
+
+def timing(rollouts: Sequence[Any], seconds: float) -> dict[str, Any]:
+    """What the clock said of a question's rollouts (see `glimmer.heldout.timings`)."""
+    searches = [
+        message["search"]["seconds"]
+        for rollout in rollouts
+        for turn in rollout.turns
+        for message in turn.env_messages
+        if "search" in message
+    ]
+    tokens = (len(t.completion_token_ids) for r in rollouts for t in r.turns)
+    return {
+        "seconds": round(seconds, 4),
+        "search_seconds": round(sum(searches), 4),
+        "tokens": sum(tokens),
+    }
 
 
 def repeat_row(row: Mapping[str, Any], first: Mapping[str, Any]) -> dict[str, Any]:

@@ -31,6 +31,9 @@ from glimmer.heldout.timings import table as timing_rows
 WHEN = ("before", "after")
 
 _TOGETHER = re.compile(r"\[[^]]*\]|p (?:=|&lt;) [\de.+-]*\d|±[\d.]+ points")
+MAX_BYTES = 9_900_000
+"""Of a page; transcripts take what the rest leaves."""
+_VIEWER_BYTES = 50_000  # the viewer's frame, with its choices
 _SECTIONS = {
     "comparison": "Before and after",
     "gates": "Gates",
@@ -91,29 +94,41 @@ def write_report(
         timings=None if timed is None else dict(zip(WHEN, map(summary, timed), strict=True)),
     )
     plots, plotted = figures.curves(rows)
-    viewed = fitting(read_records(before), read_records(after), piece=piece, timings=timed)
     parts = {
         "comparison": _comparison(paired),
         "gates": _gates(report["gates"]),
         "training": _training(rows, paired["measured"], plots) if plotted["series"] else plots,
-        "transcripts": viewer(viewed),
+        "transcripts": "",
         "settings": tables.settings(config, defaults),
         "resources": tables.benchmarks(report["benchmarks"]) + _timings(report["timings"]),
         "provenance": tables.provenance(provenance),
         "reproduce": _reproduce(report),
     }
-    page = document(
-        config["report"]["title"] or config["run"],
-        first=first_screen(report),
-        sections={key: (name, parts[key]) for key, name in _SECTIONS.items()},
-        data={"curves": plotted, "transcripts": viewed},
+
+    def page(shown: Mapping[str, Any] | None) -> str:
+        if shown is not None:
+            parts["transcripts"] = viewer(shown)
+        return document(
+            config["report"]["title"] or config["run"],
+            first=first_screen(report),
+            sections={key: (name, parts[key]) for key, name in _SECTIONS.items()},
+            data={"curves": plotted, "transcripts": shown},
+        )
+
+    rest = len(page(None).encode()) + _VIEWER_BYTES
+    viewed = fitting(
+        read_records(before),
+        read_records(after),
+        budget=MAX_BYTES - rest,
+        piece=piece,
+        timings=timed,
     )
     if json_out is not None:
         text = json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False)
         write_text(json_out, unicode_only(text + "\n"))
     if markdown_out is not None:
         write_text(markdown_out, unicode_only(report_markdown(report)))
-    write_text(out, page)
+    write_text(out, page(viewed))
 
 
 def first_screen(report: Mapping[str, Any]) -> Html:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 MAX_OTHERS = 60  # questions neither gained nor lost, on a page that has no room for all
-BUDGET = 9_600_000  # bytes of transcripts on the page
 KINDS = ("gained", "lost", "both_right", "both_wrong")
 
 
@@ -23,24 +22,32 @@ def fitting(
     before: Mapping[str, Any],
     after: Mapping[str, Any],
     *,
-    budget: int = BUDGET,
+    budget: int,
     piece: Piece | None = None,
     timings: Sequence[Mapping[str, Any]] | None = None,
 ) -> dict[str, Any]:
-    """`transcripts` with about as many others, at least `MAX_OTHERS`, as fit into `budget`; then
-    with the log-probabilities of all questions if these fit too, else of those that changed."""
-    others = max(len(before), MAX_OTHERS)
+    """`transcripts` with about as many questions as fit into `budget` bytes: all that were gained
+    or lost before any other, then others, of which at least `MAX_OTHERS` before a changed one goes;
+    then with the log-probabilities of all questions if these fit too, else of those that changed.
+    """
+    others, changed = max(len(before), MAX_OTHERS), len(before)
     while True:
-        shown = transcripts(before, after, others=others, timings=timings)
-        room = budget - _size(shown)
-        if room >= 0 or others == MAX_OTHERS:
+        shown = transcripts(before, after, others=others, changed=changed, timings=timings)
+        size = page_bytes(shown)
+        if size <= budget or not (others or changed):
             break
-        others = max(MAX_OTHERS, others * 4 // 5)
+        keep = min(0.8, max(0.3, 0.95 * budget / size))
+        if others > MAX_OTHERS:
+            others = max(MAX_OTHERS, int(others * keep))
+        elif changed > MAX_OTHERS:
+            changed = max(MAX_OTHERS, int(min(changed, len(before)) * keep))
+        else:
+            others, changed = int(others * keep), int(changed * keep)
     if piece is None:
         return shown
     for kinds in (KINDS, ("gained", "lost")):
         added = _with_logprobs(shown, before, after, piece, kinds)
-        if _size(added) <= budget:
+        if page_bytes(added) <= budget:
             return added
     return shown
 
@@ -54,10 +61,10 @@ def token_pieces(checkpoint: Path) -> Piece:
     return lambda token: tokenizer.decode([token], skip_special_tokens=False)
 
 
-def _size(shown: Mapping[str, Any]) -> int:
-    return len(
-        json.dumps(shown, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
-    )
+def page_bytes(value: Any) -> int:
+    """Bytes of a JSON value on the page, which writes "<" in six."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return len(text.encode("utf-8", "replace")) + 5 * text.count("<")
 
 
 def _with_logprobs(
@@ -103,9 +110,11 @@ def transcripts(
     after: Mapping[str, Any],
     *,
     others: int = MAX_OTHERS,
+    changed: int | None = None,
     timings: Sequence[Mapping[str, Any]] | None = None,
 ) -> dict[str, Any]:
-    """All questions gained and lost, and at most `others` others, evenly spread.
+    """At most `changed` questions gained and lost (None: all), and at most `others` others, evenly
+    spread.
 
     Args:
         before, after: records by question id (see `glimmer.heldout.records`).
@@ -117,15 +126,13 @@ def transcripts(
     """
     kinds = {i: _kind(before[i], after[i]) for i in before}
     members = {kind: [i for i in kinds if kinds[i] == kind] for kind in KINDS}
-    unchanged = ("both_right", "both_wrong")
-    # Half of the room for either kind; what one leaves is the other's.
-    room = {
-        kind: max(others // 2, others - len(members[other]))
-        for kind, other in zip(unchanged, reversed(unchanged), strict=True)
-    }
-    chosen = {
-        kind: _spread(ids, room[kind]) if kind in room else ids for kind, ids in members.items()
-    }
+    room = {}
+    for pair, most in ((("gained", "lost"), changed), (("both_right", "both_wrong"), others)):
+        for kind, other in zip(pair, reversed(pair), strict=True):
+            most = len(before) if most is None else most
+            # Half of the room for either kind; what one leaves is the other's.
+            room[kind] = max(most // 2, most - len(members[other]))
+    chosen = {kind: _spread(ids, room[kind]) for kind, ids in members.items()}
     kept = {i for ids in chosen.values() for i in ids}
     places: dict[tuple[Any, ...], int] = {}
     timed = timings or ({}, {})

@@ -11,6 +11,13 @@ from glimmer.heldout.report_tables import Html, esc
 def viewer(viewed: Mapping[str, Any]) -> Html:
     """The viewer's frame; the script fills it from the data block."""
     totals, shown = viewed["totals"], viewed["shown"]
+    whole = all(shown[kind] == totals[kind] for kind in ("gained", "lost"))
+    changed = (
+        f"All {totals['gained']} questions gained and all {totals['lost']} lost are here"
+        if whole
+        else f"Of {totals['gained']} questions gained {shown['gained']} are here, of "
+        f"{totals['lost']} lost {shown['lost']}"
+    )
     others = sum(totals[kind] for kind in ("both_right", "both_wrong"))
     listed = sum(shown[kind] for kind in ("both_right", "both_wrong"))
     buttons = "".join(
@@ -19,9 +26,8 @@ def viewer(viewed: Mapping[str, Any]) -> Html:
         for kind, count in {**shown, "all": sum(shown.values())}.items()
     )
     return Html(
-        f"<p>All {totals['gained']} questions gained and all {totals['lost']} lost are here, and "
-        f"{listed} of the {others} others. Full records: <code>heldout/before.jsonl</code>, "
-        "<code>heldout/after.jsonl</code>.</p>"
+        f"<p>{changed}, and {listed} of the {others} others. Full records: "
+        "<code>heldout/before.jsonl</code>, <code>heldout/after.jsonl</code>.</p>"
         "<noscript><p>The viewer needs JavaScript; the record files above do not.</p></noscript>"
         '<div id="viewer" class="js"><div class="controls"><div role="group" '
         f'aria-label="Which questions">{buttons}</div>'

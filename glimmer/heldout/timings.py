@@ -10,7 +10,7 @@ do not add up.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,23 +20,6 @@ from glimmer.errors import DataError
 from glimmer.files import read_jsonl
 
 _FIELDS = ("seconds", "search_seconds", "tokens")
-
-
-def timing(rollouts: Sequence[Any], seconds: float) -> dict[str, Any]:
-    """What a line holds beside the id, of TitanRL's rollouts of a question."""
-    searches = [
-        message["search"]["seconds"]
-        for rollout in rollouts
-        for turn in rollout.turns
-        for message in turn.env_messages
-        if "search" in message
-    ]
-    tokens = (len(t.completion_token_ids) for r in rollouts for t in r.turns)
-    return {
-        "seconds": round(seconds, 4),
-        "search_seconds": round(sum(searches), 4),
-        "tokens": sum(tokens),
-    }
 
 
 def read_timings(path: Path) -> dict[str, dict[str, float]]:

@@ -29,10 +29,12 @@ from glimmer.heldout.report_tables import (
     settings,
     show,
 )
-from glimmer.heldout.report_transcripts import MAX_OTHERS, fitting, transcripts
+from glimmer.heldout.report_transcripts import MAX_OTHERS, fitting, page_bytes, transcripts
 from glimmer.heldout.report_words import gain_sentence, result_sentence
 from glimmer.provenance.code import code_parts
 from tests.heldout.pages import COMMIT, CONFIG, HOSTILE, Case, Page
+
+PLENTY = 10**9  # bytes
 
 
 def paired(before, after, questions, mean, ci, p):
@@ -334,30 +336,53 @@ def test_transcripts_keep_all_changes_and_few_others(case):
 
 def test_transcripts_fit_into_their_budget(case):
     sides = [{r["id"]: r for r in rows} for rows in (case.before, case.after)]
-    whole = fitting(*sides)
+    whole = fitting(*sides, budget=PLENTY)
     assert whole["shown"] == whole["totals"]
-    size = len(json.dumps(whole))
+    size = page_bytes(whole)
     less = fitting(*sides, budget=int(0.9 * size))
-    assert len(json.dumps(less)) <= 0.9 * size
-    assert less["shown"]["gained"] == 60 and less["shown"]["both_right"] < 70
-    assert fitting(*sides, budget=1) == transcripts(*sides)
+    assert page_bytes(less) <= 0.9 * size
+    assert less["shown"]["gained"] == 60 and 30 < less["shown"]["both_right"] < 70
+    least = page_bytes(transcripts(*sides))
+    fewer = fitting(*sides, budget=least - 1)
+    assert page_bytes(fewer) < least
+    assert 0 < fewer["shown"]["gained"] < 60 and fewer["shown"]["both_right"] == 30
+    assert fitting(*sides, budget=1)["questions"] == []
+
+
+def test_a_page_stays_below_ten_megabytes_whatever_it_holds(case):
+    """All questions changed, with more text than a page may have, markup that is written in six
+    bytes a sign, and the curves of a long training."""
+    case.before = [row for row in case.before if not row["scores"]["exact_match"]][:90]
+    ids = {row["id"] for row in case.before}
+    case.after = [row for row in case.after if row["id"] in ids]
+    for k, row in enumerate(case.after):
+        row["outcome"] = "correct"
+        row["scores"] = {"exact_match": 1, "f1": 1.0, "contains": 1}
+        row["turns"][0]["reasoning"] = f"{k}<" * 20_000
+    case.metrics = [case.metrics[k % 50] | {"step": k + 1} for k in range(3000)]
+    case.repeats = {"before": [], "after": []}
+    html = case.write()
+    assert len(html.encode()) < 10_000_000
+    text = " ".join(" ".join(Page(html).text).split())
+    found = re.search(r"Of 90 questions gained (\d+) are here, of 0 lost 0, and 0 of the 0", text)
+    assert found and 10 < int(found[1]) < 90
 
 
 def test_log_probabilities_go_first_to_what_changed(case):
     sides = [{r["id"]: r for r in rows} for rows in (case.before, case.after)]
     piece = str
-    whole = fitting(*sides, piece=piece)
+    whole = fitting(*sides, budget=PLENTY, piece=piece)
     assert len(whole["pieces"]) == len(set(whole["pieces"])) == 10
     turn = whole["questions"][1]["before"]["turns"][0]
     assert len(turn["lp"]) == 2 * turn["tokens"]
     assert whole["pieces"][turn["lp"][0]] == "90001" and turn["lp"][1] == -12
-    without = len(json.dumps(fitting(*sides), separators=(",", ":")))
+    without = len(json.dumps(fitting(*sides, budget=PLENTY), separators=(",", ":")))
     less = fitting(*sides, budget=without + 20_000, piece=piece)
     kinds = {q["kind"] for q in less["questions"] if "lp" in q["after"]["turns"][0]}
     assert kinds == {"gained", "lost"} and less["shown"] == whole["shown"]
     assert "pieces" not in fitting(*sides, budget=without + 100, piece=piece)
     case.before[1]["turns"][0]["logprobs"].pop()  # of another length: left out, not shifted
-    broken = fitting(*sides, piece=piece)["questions"][1]["before"]["turns"][0]
+    broken = fitting(*sides, budget=PLENTY, piece=piece)["questions"][1]["before"]["turns"][0]
     assert "lp" not in broken
 
 
