@@ -9,13 +9,15 @@ Each case in a process of its own, all in one run:
     titan, graphs     with CUDA graphs (`titan.cudagraph: FULL`)
     titan, invariant  eager in batch-invariant mode
     trainer           forward, backward, step on packed rows of 4,096 tokens, full checkpointing
+    trainer, host     the same with `titan.adam_on_host`
 
 Generators: 128 requests of 512 random tokens, 128 new tokens each, greedy, none ends early; the
 best of three passes after one warm-up. Sampled tokens a second; ratio to vLLM's own with graphs.
 Trainer: tokens a second, and model FLOP/s (6 a weight outside the embedding and token, 12 a layer,
 head width and attended position) as a share of the H100's and H200's 989e12 in bfloat16; peak
 memory in GB (10^9 bytes) until the first optimizer step and in the second step, and what weights,
-gradients and Adam's moments hold of it, beside preflight's arithmetic.
+gradients and Adam's moments hold of it, beside preflight's arithmetic; bytes after the last step,
+and a sum over all weights, which both trainers must have alike.
 
 Prints a line a case to stderr and one JSON object to stdout.
 """
@@ -44,6 +46,7 @@ GENERATORS = {
     "titan, graphs": {"own": False, "cudagraph": "FULL"},
     "titan, invariant": {"own": False, "cudagraph": "off", "batch_invariant": True},
 }
+TRAINERS = {"trainer": {"adam_on_host": False}, "trainer, host": {"adam_on_host": True}}
 
 
 def folder(out: Path) -> Path:
@@ -155,14 +158,14 @@ def own_engine(checkpoint: Path, *, eager: bool):
     )
 
 
-def trainer(checkpoint: Path, work: Path) -> dict:
+def trainer(checkpoint: Path, work: Path, **titan) -> dict:
     """Seconds, model FLOP/s and memory of the trainer's steps."""
     from glimmer.parity.bitwise_gpu import Trainer, alone_on_this_gpu
 
     alone_on_this_gpu()
     import torch
 
-    config = recipe(checkpoint, work)
+    config = recipe(checkpoint, work, **titan)
     built = Trainer(config, from_checkpoint=False)
     model, device = built.model.train(), built.device
     with torch.no_grad():
@@ -213,6 +216,7 @@ def trainer(checkpoint: Path, work: Path) -> dict:
     width = text["num_attention_heads"] * text["head_dim"]
     operations = ROWS * CONTEXT * 6 * weights + 12 * width * attended * ROWS
     best = min(seconds[2:])
+    total = sum(float(p.detach().double().sum()) for p in model.parameters())
     return {
         "tokens_per_second": ROWS * CONTEXT / best,
         "seconds": [round(s, 3) for s in seconds],
@@ -220,7 +224,9 @@ def trainer(checkpoint: Path, work: Path) -> dict:
         "mfu": operations / best / PEAK,
         "peak_gb": {"step 1": round(peaks[0], 1), "step 2": round(peaks[2], 1)},
         "held_gb": {name: round(size / 1e9, 2) for name, size in held.items()},
-        "predicted_gb": predicted(checkpoint),
+        "after_gb": round(allocated() / 1e9, 1),
+        "sum_of_weights": total,
+        "predicted_gb": predicted(checkpoint, **titan),
     }
 
 
@@ -233,7 +239,7 @@ def attended_positions(text: dict) -> int:
     return sum(inside if kind == "sliding_attention" else full for kind in text["layer_types"])
 
 
-def predicted(checkpoint: Path) -> dict[str, dict[str, float]]:
+def predicted(checkpoint: Path, **changes) -> dict[str, dict[str, float]]:
     """Preflight's arithmetic for what torch allocates on this trainer, item by item, in GB."""
     from glimmer.config import load
     from glimmer.preflight.memory import trainer
@@ -241,7 +247,7 @@ def predicted(checkpoint: Path) -> dict[str, dict[str, float]]:
 
     config = load(ROOT / "config/config.yaml", ROOT / "config/h100x8.yaml")
     one = {"trainer_fsdp": 1, "trainer_tp": 1, "generator_tp": 1}
-    titan = config["titan"] | one | {"context": CONTEXT, "rows_per_batch": ROWS}
+    titan = config["titan"] | one | {"context": CONTEXT, "rows_per_batch": ROWS} | changes
     shape = Shape.of(json.loads((checkpoint / "config.json").read_text()))
     outside = ("CUDA context", "allocator's slack")  # not among allocated bytes
     found = {}
@@ -264,7 +270,9 @@ def measure(case: str, work: Path) -> dict:
     os.environ.update(environment())
     compat.apply()
     checkpoint = folder(work / "slice")
-    return trainer(checkpoint, work) if case == "trainer" else generator(case, checkpoint, work)
+    if case in TRAINERS:
+        return trainer(checkpoint, work, **TRAINERS[case])
+    return generator(case, checkpoint, work)
 
 
 def main() -> None:
@@ -278,7 +286,7 @@ def main() -> None:
         print("RESULT " + json.dumps(found), flush=True)
         os._exit(0)  # vLLM's own teardown waits for process groups that are gone
     results = {}
-    for case in [*GENERATORS, "trainer"]:
+    for case in [*GENERATORS, *TRAINERS]:
         if options.only and options.only not in case:
             continue
         done = subprocess.run(
@@ -290,7 +298,7 @@ def main() -> None:
         lines = [x for x in done.stdout.splitlines() if x.startswith("RESULT ")]
         results[case] = json.loads(lines[0][7:]) if lines else {"failed": done.stderr[-1500:]}
         reference = results.get("vllm, graphs", {}).get("tokens_per_second")
-        if reference and case != "trainer" and "tokens_per_second" in results[case]:
+        if reference and case in GENERATORS and "tokens_per_second" in results[case]:
             results[case]["of_vllm"] = results[case]["tokens_per_second"] / reference
         print(f"{case}: {json.dumps(results[case])}", file=sys.stderr, flush=True)
     print(json.dumps(results, indent=1))

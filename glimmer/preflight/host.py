@@ -182,12 +182,15 @@ def check_memory(
 def _smaller(shape: Shape, titan: Mapping[str, Any], card: int, other: int) -> str:
     """The first change that makes step 2 fit."""
     full = {**titan, "activation_checkpoint": "full"}
+    host = {"adam_on_host": True}
     changes = [
         ("titan.activation_checkpoint to full", full),
         (
             "titan.rows_per_batch to 1 (and activation_checkpoint to full)",
             {**full, "rows_per_batch": 1},
         ),
+        ("titan.adam_on_host to true", {**titan, **host}),
+        ("titan.adam_on_host to true and titan.activation_checkpoint to full", {**full, **host}),
     ]
     for text, changed in changes:
         fits = memory.trainer(shape, changed, step=2).total + other <= card
@@ -198,12 +201,12 @@ def _smaller(shape: Shape, titan: Mapping[str, Any], card: int, other: int) -> s
         fixed = other - titan["generator_memory_fraction"] * card
         if (fraction := (spare - fixed) / card) > 0.05:
             return f"Set titan.generator_memory_fraction to {fraction - 0.01:.2f}."
-    if context := memory.largest_context(
-        shape, {**full, "rows_per_batch": 1}, card=card, other=other
-    ):
+    smallest = {**full, **host, "rows_per_batch": 1}
+    if context := memory.largest_context(shape, smallest, card=card, other=other):
         return (
             f"Set titan.context and search.max_rollout_tokens to {context} or less, with "
-            "titan.activation_checkpoint full, or use GPUs with more memory."
+            "titan.activation_checkpoint full and titan.adam_on_host true, or use GPUs with more "
+            "memory."
         )
     for fsdp in range(titan["trainer_fsdp"] + 1, 65):
         if (shape.hidden // titan["trainer_tp"]) % fsdp == 0 and (

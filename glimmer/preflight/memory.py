@@ -5,7 +5,8 @@ FSDP that gathers in bfloat16 and reduces in float32, activation checkpointing a
 loss, a bfloat16 copy of the shard at each weight sync) and vLLM 0.28 (a budget of
 `generator_memory_fraction` of the card, of which the KV cache takes what weights leave).
 
-Adam's two moments are made in the first optimizer step: that is the jump between step 1 and 2.
+Adam's two moments are made in the first optimizer step: that is the jump between step 1 and 2. With
+`titan.adam_on_host` they are there during an optimizer step only, when activations are gone.
 What arithmetic cannot give stands in `Constants`, each with where it comes from.
 """
 
@@ -89,6 +90,51 @@ def trainer(
         titan: config section.
     """
     constants = constants or Constants()
+    if titan["adam_on_host"]:
+        passes = _passes(shape, titan, adam=False, constants=constants)
+        update = _update(shape, titan, constants=constants)
+        return max(passes, update, key=lambda budget: budget.total)
+    return _passes(shape, titan, adam=step > 1, constants=constants)
+
+
+def _update(shape: Shape, titan: Mapping[str, Any], *, constants: Constants) -> Budget:
+    """A trainer GPU in its optimizer step: no activations, nothing gathered."""
+    mine = parameters(shape, fsdp=titan["trainer_fsdp"], tp=titan["trainer_tp"]) * _FP32
+    return _with_constants(
+        {
+            "weights, float32": mine,
+            "gradients, float32": mine,
+            "Adam m, float32": mine,
+            "Adam v, float32": mine,
+        },
+        4 * mine,
+        titan,
+        constants,
+    )
+
+
+def _with_constants(
+    items: dict[str, int], tensors: int, titan: Mapping[str, Any], constants: Constants
+) -> Budget:
+    """`items`, and what no formula gives; `tensors` is what the allocator's slack goes by."""
+    return Budget(
+        items
+        | {
+            "allocator's slack": int(constants.slack * tensors),
+            "CUDA context": constants.context,
+            "NCCL buffers": constants.collectives
+            if titan["trainer_fsdp"] * titan["trainer_tp"] > 1
+            else 0,
+        }
+    )
+
+
+def _passes(shape: Shape, titan: Mapping[str, Any], *, adam: bool, constants: Constants) -> Budget:
+    """A trainer GPU at the peak of forward and backward pass, or of the sync behind them.
+
+    Args:
+        adam: whether Adam's moments are there.
+    """
     fsdp, tp = titan["trainer_fsdp"], titan["trainer_tp"]
     tokens = titan["context"] * titan["rows_per_batch"]
     mine = parameters(shape, fsdp=fsdp, tp=tp)
@@ -113,8 +159,8 @@ def trainer(
     items = {
         "weights, float32": mine * _FP32,
         "gradients, float32": mine * _FP32,
-        "Adam m, float32": mine * _FP32 if step > 1 else 0,
-        "Adam v, float32": mine * _FP32 if step > 1 else 0,
+        "Adam m, float32": mine * _FP32 if adam else 0,
+        "Adam v, float32": mine * _FP32 if adam else 0,
         f"activations kept ({titan['activation_checkpoint']} checkpointing)": kept,
     }
     if in_loss >= in_layer:
@@ -130,16 +176,16 @@ def trainer(
         }
     tensors = sum(items.values())
     # The sync copies the shard in bfloat16 when the gradients are gone; it counts where it is more.
-    sync = mine * (_FP32 + _BF16) + (2 * mine * _FP32 if step > 1 else 0)
+    sync = mine * (_FP32 + _BF16) + (2 * mine * _FP32 if adam else 0)
     items["sync buffer beyond that, bfloat16"] = max(0, sync - tensors)
-    items["allocator's slack"] = int(constants.slack * max(tensors, sync))
-    items["CUDA context"] = constants.context
-    items["NCCL buffers"] = constants.collectives if fsdp * tp > 1 else 0
-    return Budget(items)
+    return _with_constants(items, max(tensors, sync), titan, constants)
 
 
 def optimizer_jump(shape: Shape, titan: Mapping[str, Any]) -> int:
-    """Bytes that a trainer GPU takes more in step 2 than in step 1: Adam's two moments."""
+    """Bytes that a trainer GPU takes more in step 2 than in step 1: Adam's two moments, or none
+    where they wait on the host."""
+    if titan["adam_on_host"]:
+        return 0
     mine = parameters(shape, fsdp=titan["trainer_fsdp"], tp=titan["trainer_tp"])
     return 2 * mine * _FP32
 

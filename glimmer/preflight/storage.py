@@ -124,6 +124,8 @@ def ram_items(
         processes = titan["trainer_fsdp"] * titan["trainer_tp"] + titan["generator_tp"] + 2
         items[f"{processes} processes of the engine"] = processes * _PROCESS
         items["weights staged for the sync, bfloat16"] = 2 * weights
+        if titan["adam_on_host"]:
+            items["Adam's moments between steps, float32"] = 8 * weights
     else:
         items["weights, gradients, Adam and activations"] = 16 * weights + _PROCESS
     return items

@@ -57,7 +57,7 @@ WRONG_HOSTS = {
     "80 GB": (
         {"gpus": gpus(8, total=H100_80)},
         r"trainer GPU, step 2: 82\.\d GiB.*step 1 fits.*34\.6 GiB",
-        "Set titan.context and search.max_rollout_tokens to 1536",
+        "Set titan.adam_on_host to true",
     ),
     "mixed": (
         {"gpus": gpus(4) + gpus(4, name="NVIDIA A100", total=H100_80)},
@@ -231,6 +231,7 @@ def test_a_wrong_config_is_refused(name):
 def test_what_a_refusal_says_to_do_is_accepted():
     for cards, changes in (
         (gpus(8, total=H100_80), {"titan__context": 1536, "search__max_rollout_tokens": 1536}),
+        (gpus(8, total=H100_80), {"titan__adam_on_host": True}),
         (gpus(6), {"titan__trainer_fsdp": 2, "titan__trainer_tp": 2}),
         (gpus(8), {"titan__generator_memory_fraction": 0.70}),
     ):

@@ -37,6 +37,7 @@ TITAN = {
     "batch_invariant": True,
     "offpolicy_steps": 0,
     "loss_chunks": 4,
+    "adam_on_host": False,
     "setup_timeout_s": 120,
     "step_timeout_s": 60,
 }

@@ -24,6 +24,7 @@ from torchtitan.experiments.rl.actors.generator import VLLMGenerator  # noqa: E4
 from torchtitan.experiments.rl.actors.trainer import PolicyTrainer  # noqa: E402
 
 from glimmer.training.titan.digest import SyncLog, digest  # noqa: E402
+from glimmer.training.titan.host_adam import HostAdam  # noqa: E402
 
 READY = "GLIMMER_TRAINER_READY"
 """Environment variable: file that the trainer makes once its memory is taken (one GPU only)."""
@@ -49,6 +50,9 @@ class Trainer(PolicyTrainer):
 
     def __init__(self, config, *, output_dir: str, **kwargs) -> None:
         super().__init__(config, output_dir=output_dir, **kwargs)
+        if isinstance(self.optimizers, HostAdam):
+            self.optimizers.put_away_after(self.checkpointer)
+            self.optimizers.put_away()  # a resumed run has them now
         sync = SyncLog(output_dir)
         put = torchstore.put_state_dict
 

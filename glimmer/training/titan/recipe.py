@@ -27,6 +27,7 @@ from glimmer.search_r1.recipe import job_rollouter
 from glimmer.training.job import Job
 from glimmer.training.local.model import architecture, read_text_config
 from glimmer.training.titan import CHECKPOINT_FOLDER
+from glimmer.training.titan.host_adam import HostAdam
 
 import torchtitan.models.muse_glimmer as muse_glimmer  # isort: skip
 from torchtitan.components.checkpoint import CheckpointManager  # isort: skip
@@ -101,6 +102,11 @@ def controller_config(job: Job, *, config_class: type) -> Any:
     recompute = _RECOMPUTE.get(titan["activation_checkpoint"])
     graphs = titan["cudagraph"] != "off"
     offpolicy = titan["offpolicy_steps"]
+    optimizer = default_adamw(
+        lr=training["learning_rate"], betas=(0.9, training["adam_beta2"]), weight_decay=0.0
+    )
+    if titan["adam_on_host"]:
+        optimizer = HostAdam.Config(param_groups=optimizer.param_groups)
     return config_class(
         model_spec=model_spec(
             read_text_config(Path(job.checkpoint)),
@@ -135,11 +141,7 @@ def controller_config(job: Job, *, config_class: type) -> Any:
         ),
         metrics=MetricsProcessor.Config(console_log_keys_train=[], console_log_keys_validation=[]),
         trainer=PolicyTrainer.Config(
-            optimizer=default_adamw(
-                lr=training["learning_rate"],
-                betas=(0.9, training["adam_beta2"]),
-                weight_decay=0.0,
-            ),
+            optimizer=optimizer,
             lr_scheduler=LRSchedulersContainer.Config(
                 warmup_steps=training["warmup_steps"], decay_type="linear", min_lr_factor=1.0
             ),

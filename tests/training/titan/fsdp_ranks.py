@@ -1,8 +1,9 @@
-"""`python fsdp_ranks.py CHECKPOINT OUT FSDPxTP ...`: trains two steps on that many gloo ranks.
+"""`python fsdp_ranks.py CHECKPOINT OUT FSDPxTP[h] ...`: trains two steps on that many gloo ranks.
 
 Everything a trainer does with sharded weights, by torchtitan's own parts: load from the released
 layout, forward and backward through the chunked loss, clip, step, save, resume, save in the
-released layout. The whole model does the same in one process. Writes `OUT/FSDPxTP.json`.
+released layout. The whole model does the same in one process. With `h` Adam's moments wait in host
+memory between the steps. Writes `OUT/FSDPxTP[h].json`.
 
 The ranks are forked, so that the libraries are imported once.
 """
@@ -53,6 +54,7 @@ from glimmer.training.local.model import (  # noqa: E402
 from glimmer.training.titan import fsdp as patch  # noqa: E402
 from glimmer.training.titan.digest import digest  # noqa: E402
 from glimmer.training.titan.export import WEIGHTS  # noqa: E402
+from glimmer.training.titan.host_adam import HostAdam  # noqa: E402
 
 STEPS, TOKENS, RATE = 2, 48, 1e-3
 LOSS = ChunkedLossWrapper.Config(
@@ -128,11 +130,22 @@ def build(text, dims, parallelism, training):
     return model
 
 
-def manager(model, config, folder: Path, checkpoint: Path):
-    """Model, optimiser and checkpoint manager as TitanRL's trainer makes them."""
-    optimizer = default_adamw(lr=RATE, betas=(0.9, 0.99), weight_decay=0.0).build(
-        model_parts=[model]
+def moments(optimizer) -> int:
+    """Bytes of Adam's moments of this rank."""
+    return sum(
+        value.to_local().untyped_storage().size()
+        for state in optimizer.optimizers[0].state.values()
+        for name, value in state.items()
+        if name != "step"
     )
+
+
+def manager(model, config, folder: Path, checkpoint: Path, on_host: bool):
+    """Model, optimiser and checkpoint manager as TitanRL's trainer makes them."""
+    adamw = default_adamw(lr=RATE, betas=(0.9, 0.99), weight_decay=0.0)
+    if on_host:
+        adamw = HostAdam.Config(param_groups=adamw.param_groups)
+    optimizer = adamw.build(model_parts=[model])
     scheduler = LRSchedulersContainer.Config(
         warmup_steps=0, decay_type="linear", min_lr_factor=1.0
     ).build(optimizers=optimizer, training_steps=STEPS)
@@ -155,11 +168,15 @@ def manager(model, config, folder: Path, checkpoint: Path):
         base_folder=str(folder),
     )
     saver.load()
+    if on_host:
+        optimizer.put_away_after(saver)
     return optimizer, scheduler, saver
 
 
-def rank(index: int, port: int, fsdp: int, tp: int, checkpoint: Path, out: Path, reference) -> None:
+def rank(index: int, port: int, shape: str, checkpoint: Path, out: Path, reference) -> None:
     torch.set_num_threads(1)
+    fsdp, tp = sizes(shape)
+    on_host = shape.endswith("h")
     ranks = fsdp * tp
     os.environ |= {
         "MASTER_ADDR": "127.0.0.1",
@@ -181,8 +198,8 @@ def rank(index: int, port: int, fsdp: int, tp: int, checkpoint: Path, out: Path,
     loss_fn = LOSS.build()
     loss_fn.set_lm_head(model.lm_head)
     model._skip_lm_head = True
-    folder = out / f"{fsdp}x{tp}"
-    optimizer, scheduler, saver = manager(model, config, folder, checkpoint)
+    folder = out / shape
+    optimizer, scheduler, saver = manager(model, config, folder, checkpoint, on_host)
     mesh = dims.get_optional_mesh("batch")
     row = mesh.get_local_rank() if mesh is not None else 0
 
@@ -190,7 +207,7 @@ def rank(index: int, port: int, fsdp: int, tp: int, checkpoint: Path, out: Path,
         return get_spmd_context(parallel_dims=dims, spmd_typechecking=False)()
 
     data = batch(fsdp, text["vocab_size"])
-    found = {"start": digest(model.state_dict()), "steps": []}
+    found = {"start": digest(model.state_dict()), "steps": [], "moments": []}
     for step in range(STEPS):
         loss = torch.tensor(backward(model, loss_fn, data, slice(row, row + 1), context))
         dist.all_reduce(loss)
@@ -210,17 +227,21 @@ def rank(index: int, port: int, fsdp: int, tp: int, checkpoint: Path, out: Path,
         optimizer.step()
         scheduler.step()
         optimizer.zero_grad()
+        found["moments"].append(moments(optimizer))
         saver.save(step + 1, last_step=False)
+        found["moments"].append(moments(optimizer))
     found["end"] = digest(model.state_dict())
     again = build(text, dims, parallelism, training)
-    manager(again, config, folder, checkpoint)
+    resumed, *_ = manager(again, config, folder, checkpoint, on_host)
+    found["moments"].append(moments(resumed))
     found["resumed"] = digest(again.state_dict())
+    found["resumed_state"] = digest(state(resumed)) == digest(state(optimizer))
     saver.save(STEPS + 1, last_step=True)
     dist.barrier()
     if index == 0:
         found |= compare_export(folder / "checkpoint" / f"step-{STEPS + 1}", reference["tensors"])
         found |= {"placements": sorted({str(p.placements) for p in model.parameters()})}
-        (out / f"{fsdp}x{tp}.json").write_text(json.dumps(found, indent=1))
+        (out / f"{shape}.json").write_text(json.dumps(found, indent=1))
     dist.barrier()
     dist.destroy_process_group()
 
@@ -237,9 +258,20 @@ def compare_export(saved: Path, reference: dict[str, torch.Tensor]) -> dict:
     }
 
 
-def main(checkpoint: str, out: str, *degrees: str) -> None:
-    for pair in degrees:
-        fsdp, tp = map(int, pair.split("x"))
+def state(optimizer) -> dict[str, torch.Tensor]:
+    """Adam's moments and counters, by name."""
+    return {k: v for k, v in optimizer.state_dict().items() if k.startswith("state.")}
+
+
+def sizes(shape: str) -> tuple[int, int]:
+    """FSDP and tensor parallelism of `FSDPxTP[h]`."""
+    fsdp, tp = map(int, shape.removesuffix("h").split("x"))
+    return fsdp, tp
+
+
+def main(checkpoint: str, out: str, *shapes: str) -> None:
+    for pair in shapes:
+        fsdp, tp = sizes(pair)
         with mp.get_context("fork").Pool(1) as alone:  # no threads in the process that forks
             reference = alone.apply(whole, (Path(checkpoint), fsdp))
         with socket.socket() as free:
@@ -247,7 +279,7 @@ def main(checkpoint: str, out: str, *degrees: str) -> None:
             port = free.getsockname()[1]
         mp.start_processes(
             rank,
-            (port, fsdp, tp, Path(checkpoint), Path(out), reference),
+            (port, pair, Path(checkpoint), Path(out), reference),
             nprocs=fsdp * tp,
             start_method="fork",
         )

@@ -16,6 +16,8 @@ from glimmer.training.titan import fsdp
 
 ROOT = Path(__file__).parents[3]
 PAPER = "3x2"  # the paper run's trainer: FSDP 3, tensor parallelism 2
+ON_HOST = PAPER + "h"  # the same, Adam's moments in host memory between steps
+SHAPES = ("2x1", PAPER, ON_HOST)
 
 
 @pytest.fixture(scope="module")
@@ -28,17 +30,16 @@ def trained(tmp_path_factory):
             str(Path(__file__).with_name("fsdp_ranks.py")),
             str(ROOT / "resources/tiny_glimmer"),
             str(out),
-            "2x1",
-            PAPER,
+            *SHAPES,
         ],
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    return {name: json.loads((out / f"{name}.json").read_text()) for name in ("2x1", PAPER)}
+    return {name: json.loads((out / f"{name}.json").read_text()) for name in SHAPES}
 
 
-@pytest.mark.parametrize("shape", ["2x1", PAPER])
+@pytest.mark.parametrize("shape", SHAPES)
 def test_sharded_training_is_that_of_the_whole_model(trained, shape):
     found = trained[shape]
     for own, whole in zip(found["steps"], found["whole"]["steps"], strict=True):
@@ -50,13 +51,22 @@ def test_sharded_training_is_that_of_the_whole_model(trained, shape):
     assert found["weights"] < 2e-3  # Adam's two steps of 1e-3, of one sign
 
 
-@pytest.mark.parametrize("shape", ["2x1", PAPER])
+@pytest.mark.parametrize("shape", SHAPES)
 def test_weights_are_loaded_saved_resumed_and_exported(trained, shape):
     found = trained[shape]
     assert found["start"] == found["whole"]["start"]  # the same digest, however it is sharded
     assert found["end"] != found["start"]
     assert found["resumed"] == found["end"]
+    assert found["resumed_state"]
     assert found["exported"]
+
+
+def test_moments_on_the_host_change_nothing_and_leave_the_gpu(trained):
+    there, away = trained[PAPER], trained[ON_HOST]
+    assert away["steps"] == there["steps"]
+    assert away["end"] == there["end"]
+    assert all(there["moments"])
+    assert away["moments"] == [0] * 5  # after each step, each save, and a resume
 
 
 def test_tensor_parallel_parts_stay_parts(trained):
