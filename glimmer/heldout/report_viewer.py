@@ -35,7 +35,7 @@ def viewer(viewed: Mapping[str, Any]) -> Html:
         + '<label>Search <input id="search" type="search" autocomplete="off" '
         'placeholder="question, answer, query or passage"></label>'
         '<span id="count" role="status"></span></div>'
-        '<div class="panes"><ul id="list" aria-label="Questions"></ul>'
+        '<div class="panes"><ul id="list" aria-label="Questions; the arrow keys move"></ul>'
         '<div id="transcript" tabindex="-1" aria-label="Transcript" role="region"></div>'
         "</div></div>"
     )

@@ -265,7 +265,8 @@ def test_tab_reaches_every_control_in_its_order(browser, case):
     assert names[start : start + 9] == [*wanted, "search"]
     assert sum(tag == "svg" for tag, *_ in seen) == 12
     after = seen[[name for _, name, _ in seen].index("search") + 1 :]
-    assert [tag for tag, *_ in after[:6]] == ["button"] * 6  # the questions
+    # One stop for all questions, then the transcript.
+    assert [tag for tag, *_ in after[:3]] == ["button", "a", "summary"]
 
 
 def test_the_keyboard_reaches_the_viewer(browser, case):
@@ -275,3 +276,30 @@ def test_the_keyboard_reaches_the_viewer(browser, case):
     browser.execute_script("arguments[0].focus()", button)
     button.send_keys("\ue007")
     assert find("#transcript h3")[0].text == button.find_element("css selector", ".text").text
+
+
+def test_arrow_keys_walk_the_list(browser, case):
+    from selenium.webdriver import ActionChains
+
+    def shown():
+        return browser.execute_script(
+            "const e = document.activeElement;"
+            "return [e.querySelector('.text').textContent, document.querySelector('#transcript h3')"
+            ".textContent, location.hash, e.tabIndex,"
+            "document.querySelectorAll('#list button[tabindex=\"0\"]').length]"
+        )
+
+    case.write()
+    find = visit(browser, case.folder / "report.html", 1400)
+    find('button[data-kind="lost"]')[0].click()
+    lost = [element.text for element in find("#list .text")]
+    browser.execute_script("document.querySelector('#list button[tabindex=\"0\"]').focus()")
+    for keys, place in (
+        ("\ue015", 1), ("\ue015", 2), ("\ue013", 1), ("\ue010", 9), ("\ue015", 9),
+        ("\ue011", 0), ("\ue013", 0), ("\ue00f", 9), ("\ue00e", 0),
+    ):  # fmt: skip
+        ActionChains(browser).send_keys(keys).perform()
+        text, title, fragment, tab, stops = shown()
+        assert text == title == lost[place] and fragment.startswith("#question=")
+        assert (tab, stops) == (0, 1)
+    assert browser.get_log("browser") == []

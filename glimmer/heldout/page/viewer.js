@@ -132,6 +132,7 @@ function setUpViewer() {
   const words = (name) => name.replaceAll("_", " ");
   let kind = "all";
   let selected = null;
+  let listed = questions;
 
   for (const question of questions) {
     question.haystack = haystack(question, passages);
@@ -141,26 +142,45 @@ function setUpViewer() {
     const text = make("span", "text", question.question);
     text.dir = "auto";
     button.append(text);
-    button.addEventListener("click", () => select(question, true));
+    button.tabIndex = -1; // one stop of the Tab key for the whole list, see below
+    button.addEventListener("click", () => {
+      select(question);
+      history.replaceState(null, "", fragment(question));
+      // On a narrow page the transcript lies below the list.
+      if (pane.getBoundingClientRect().top > window.innerHeight * 0.7) {
+        pane.scrollIntoView({ block: "start" });
+      }
+    });
     question.item = make("li");
     question.item.append(button);
     question.button = button;
     list.append(question.item);
   }
 
-  function select(question, byHand) {
-    if (selected) selected.button.removeAttribute("aria-current");
+  function select(question) {
+    if (selected) {
+      selected.button.removeAttribute("aria-current");
+      selected.button.tabIndex = -1;
+    }
     selected = question;
     pane.replaceChildren();
     if (!question) return;
     question.button.setAttribute("aria-current", "true");
+    question.button.tabIndex = 0;
     pane.append(transcript(question, passages, pieces, words));
-    if (byHand) history.replaceState(null, "", fragment(question));
-    // On a narrow page the transcript lies below the list.
-    if (byHand && pane.getBoundingClientRect().top > window.innerHeight * 0.7) {
-      pane.scrollIntoView({ block: "start" });
-    }
   }
+
+  list.addEventListener("keydown", (event) => {
+    const end = listed.length - 1;
+    const at = listed.findIndex((question) => question.button === document.activeElement);
+    const moves = { ArrowUp: at - 1, ArrowDown: at + 1, PageUp: at - 10, PageDown: at + 10, Home: 0, End: end };
+    if (at < 0 || !(event.key in moves)) return;
+    event.preventDefault();
+    const question = listed[Math.min(end, Math.max(0, moves[event.key]))];
+    select(question);
+    history.replaceState(null, "", fragment(question));
+    question.button.focus();
+  });
 
   function filter() {
     const wanted = search.value.trim().toLowerCase();
@@ -170,12 +190,13 @@ function setUpViewer() {
         choices.every((choice) => !choice.value || valueOf(question, choice) === choice.value) &&
         question.haystack.includes(wanted),
     );
+    listed = shown;
     list.replaceChildren(...shown.map((question) => question.item));
     count.textContent = shown.length === 1 ? "1 question" : `${shown.length} questions`;
     for (const button of buttons) {
       button.setAttribute("aria-pressed", String(button.dataset.kind === kind));
     }
-    if (!shown.includes(selected)) select(shown[0] || null, false);
+    if (!shown.includes(selected)) select(shown[0] || null);
   }
 
   for (const button of buttons) {
@@ -206,7 +227,7 @@ function setUpViewer() {
     search.value = "";
     for (const choice of choices) choice.value = "";
     filter();
-    select(question, false);
+    select(question);
     question.item.scrollIntoView({ block: "nearest" });
     document.getElementById("transcripts").scrollIntoView();
     pane.focus({ preventScroll: true });
