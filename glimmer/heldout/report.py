@@ -18,7 +18,8 @@ from glimmer.heldout.records import read_records
 from glimmer.heldout.report_ceiling import ceiling
 from glimmer.heldout.report_gates import gate_figure
 from glimmer.heldout.report_gates import gates as gate_table
-from glimmer.heldout.report_machine import report_json, report_markdown
+from glimmer.heldout.report_machine import report_json
+from glimmer.heldout.report_markdown import report_markdown
 from glimmer.heldout.report_page import document, unicode_only
 from glimmer.heldout.report_points import heldout_points
 from glimmer.heldout.report_tables import Html, esc

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from glimmer.heldout.report_tables import Html, esc, percent, points, table
-from glimmer.heldout.report_words import floor_points, noise_sentence
+from glimmer.heldout.report_words import floor_points, noise_sentence, power_sentence
 
 _FOUND_IN = {
     "both": "both times",
@@ -236,26 +236,7 @@ def retrieval(found: Mapping[str, Any], measured: Mapping[str, Any]) -> Html:
 
 def power(found: Mapping[str, Any], questions: int) -> Html:
     """What this many questions could show, in words."""
-    share = percent(found["discordant_rate"])
-    detectable, least = found["detectable_difference"], found["significant_difference"]
-    if detectable is None:
-        text = (
-            f"With {share} of {questions} questions changed, no true difference would be found "
-            f"by the exact test with a probability of {found['power']:.0%}."
-        )
-    else:
-        text = (
-            f"With {share} of {questions} questions changed, a true difference of "
-            f"{100 * detectable:.1f} points would be found with a probability of "
-            f"{found['power']:.0%} (exact power of the McNemar test, Duffy 1984)"
-        )
-        text += (
-            f"; {100 * least:.1f} points are the smallest that could be significant at "
-            f"{found['alpha']:g}."
-            if least is not None
-            else "."
-        )
-    return Html(f'<p id="power">{esc(text)}</p>')
+    return Html(f'<p id="power">{esc(power_sentence(found, questions))}</p>')
 
 
 def _share(part: int, whole: int) -> str:

@@ -152,3 +152,28 @@ def floor_points(measured: Mapping[str, Any], questions: int | None = None) -> s
     # The variance of a share falls with the number of questions.
     scale = 1.0 if questions is None else (measured["questions"] / questions) ** 0.5
     return f"±{100 * noise['difference'] * scale:.1f}"
+
+
+def power_sentence(found: Mapping[str, Any], questions: int) -> str:
+    """What this many questions could show.
+
+    Args:
+        found: of `glimmer.heldout.statistics.power`.
+    """
+    start = f"With {100 * found['discordant_rate']:.1f} % of {questions} questions changed, "
+    detectable, least = found["detectable_difference"], found["significant_difference"]
+    if detectable is None:
+        return (
+            f"{start}no true difference would be found by the exact test with a probability of "
+            f"{found['power']:.0%}."
+        )
+    end = "."
+    if least is not None:
+        end = (
+            f"; {100 * least:.1f} points are the smallest that could be significant at "
+            f"{found['alpha']:g}."
+        )
+    return (
+        f"{start}a true difference of {100 * detectable:.1f} points would be found with a "
+        f"probability of {found['power']:.0%} (exact power of the McNemar test, Duffy 1984){end}"
+    )

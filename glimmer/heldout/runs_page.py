@@ -8,7 +8,7 @@ from typing import Any
 
 from glimmer.heldout.report_evidence import p_value
 from glimmer.heldout.report_figures import nice_ticks, tick
-from glimmer.heldout.report_machine import markdown_table, plain
+from glimmer.heldout.report_markdown import markdown_table, plain
 from glimmer.heldout.report_page import document
 from glimmer.heldout.report_tables import Html, esc, points, table
 

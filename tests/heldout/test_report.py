@@ -286,8 +286,8 @@ def test_several_samples_are_shown(case):
     text = " ".join(" ".join(Page(html).text).split())
     assert "2 samples a question" in text and "pass@1 20.0 % 32.5 %" in text
     assert "pass@2 40.0 % 65.0 %" in text and "40.0 % 65.0 % +25.0" in text
-    assert "pass@1 | 20.0 % | 32.5 % | +12.5" in (case.folder / "report.md").read_text()
-    assert "pass@2 | 40.0 % | 65.0 %" in (case.folder / "report.md").read_text()
+    assert "pass@1 of 2 | 20.0 % | 32.5 % | +12.5" in (case.folder / "report.md").read_text()
+    assert "pass@2 of 2 | 40.0 % | 65.0 %" in (case.folder / "report.md").read_text()
 
 
 def test_without_benchmarks_and_with_odd_ones(case):

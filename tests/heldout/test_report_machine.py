@@ -3,7 +3,7 @@
 import json
 
 from glimmer.files import read_json
-from glimmer.heldout.report_machine import report_markdown
+from glimmer.heldout.report_markdown import report_markdown
 from tests.heldout.pages import COMMIT, HOSTILE, Case
 
 
@@ -12,8 +12,17 @@ def machine(case):
     return read_json(case.folder / "report.json")
 
 
+WHEN = ("before", "after")
+
+
+def passes(report):
+    return report["paired"]["measured"]["noise"]["before"]["correct"]
+
+
 def test_json_and_markdown_say_the_same(tmp_path):
-    report = machine(Case(tmp_path / "run"))
+    case = Case(tmp_path / "run")
+    case.config["training"]["steps"] = 10
+    report = machine(case)
     assert json.loads(json.dumps(report, allow_nan=False)) == report
     assert report["sentence"].startswith("After 50 GRPO steps")
     text = report_markdown(report)
@@ -21,12 +30,24 @@ def test_json_and_markdown_say_the_same(tmp_path):
     assert "| right before | 70 | 10 |\n| wrong before | 60 | 60 |" in text
     assert "| recall | passed | 99.6 % of what exact search finds" in text
     assert "| model\\_parity | failed |" in text
-    assert "| retrieval ceiling |" in text and COMMIT in text and text.endswith(".\n")
+    assert "| retrieval ceiling |" in text and COMMIT in text and text.endswith("|\n")
     assert text == (tmp_path / "run/report.md").read_text()
     assert "±" in report["noise"] and report["noise"] in text
-    assert "| ngram | 2 | 1 | 80 → 130 of 198 |" in text or "of 198 |" in text
+    assert "| ngram | 2 | 1 | " in text and " of 198 |" in text
+    shown = {name: f"{100 * report['paired']['measured'][name]['f1']:.1f} %" for name in WHEN}
+    assert f"| F1 | {shown['before']} | {shown['after']} | +" in text
+    assert "| exact match | 40.0 % | 65.0 % | +25.0" in text
+    assert "| reward, mean of rollouts | 0.41 | 0.9 |" in text
+    assert "| wrong | " in text and "p, Holm" in text and "Duffy 1984" in text
+    assert "| 90 % within |" in text and "| torch | 2.9.0 |" in text and "cdcd" in text
+    assert f"| before | 3 | 40 | {', '.join(map(str, passes(report)))} |" in text
+    assert "| training.steps | 10 |" in text
     assert report["benchmarks"][0] == {"rule": "grpo", "seconds": 3661.5, "max_rss_mb": 2048.4}
-    assert report["reproduce"]["commands"] == [f"git checkout {COMMIT}", "make run"]
+    assert report["reproduce"]["commands"] == [
+        f"git checkout {COMMIT}",
+        "make .venv/installed",
+        ".venv/bin/snakemake --configfile run.yaml",
+    ]
     assert COMMIT in report["cite"] and report["cite"].startswith("@misc{glimmer-test,")
     assert f"    git checkout {COMMIT}" in text
     for line in text.splitlines():
