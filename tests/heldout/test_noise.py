@@ -72,6 +72,24 @@ def test_effect_against_the_floor():
     assert noise_floor(None, None, questions=3, difference=0.0) is None
 
 
+def test_means_have_floors_where_every_line_has_the_score():
+    rows = [[row(i, right, number) for i, right in enumerate([1, 0, 1])] for number in (1, 2)]
+    first = {r["id"]: r for r in (row(i, 1) for i in range(3))}
+    for made in (*first.values(), *rows[0], *rows[1]):
+        del made["scores"]["contains"]
+    rows[0][0]["scores"]["f1"] = 0.5  # where the others have 1
+    passes = {number: {r["id"]: r for r in made} for number, made in enumerate(rows, start=1)}
+    found = pass_noise(first, passes, where="f")
+    assert found["contains_pair_square"] is None
+    # Of three pairs of passes: question 0 differs by 0.5 in two, question 1 by 1 in two.
+    assert found["f1_pair_square"] == pytest.approx((2 * 0.25 + 2 * 1) / 3 / 3)
+    floor = noise_floor(found, found, questions=100, difference=0.1)
+    assert floor["contains_difference"] is None
+    assert floor["f1_difference"] == pytest.approx(
+        1.959964 * math.sqrt(found["f1_pair_square"] / 100)
+    )
+
+
 def test_wrong_files_are_named(tmp_path):
     path = tmp_path / "r.jsonl"
     for rows, message in (
