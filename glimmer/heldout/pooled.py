@@ -95,8 +95,9 @@ def pool_seeds(
     Returns:
         {"seeds", "questions", "before", "after": mean right answers, "difference": {"mean",
         "ci95": over questions, "ci95_seeds": over questions and seeds, "sd_seeds": standard
-        deviation of the seeds' differences}, "sign_flip_p", "gained_in", "lost_in": {seeds:
-        questions gained, or lost, in so many of them}, "floor": how much evaluating the same
+        deviation of the seeds' differences}, "sign_flip_p" (1 / (1 + "resamples") if no draw gave
+        as much), "gained_in", "lost_in": {seeds: questions gained, or lost, in so many of them},
+        "floor": how much evaluating the same
         weights again moves the mean difference in 95 % of cases, a fraction; None if not measured}.
         The floor takes the passes before training for one evaluation that all seeds share, which
         is the larger of the two cases.
@@ -145,6 +146,7 @@ def pool_seeds(
             "sd_seeds": float(table.mean(axis=1).std(ddof=1)) if len(table) > 1 else None,
         },
         "sign_flip_p": (1 + extreme) / (1 + resamples),
+        "resamples": resamples,
         "floor": floor,
         "gained_in": _times(table > 0),
         "lost_in": _times(table < 0),

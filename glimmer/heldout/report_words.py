@@ -72,8 +72,14 @@ def pooled_sentence(names: Sequence[str], pool: Mapping[str, Any]) -> str:
         f"Over {pool['seeds']} training seeds ({', '.join(names)}) the model answers on average "
         f"{pool['after']:.1f} of {pool['questions']} held-out questions, {pool['before']:.1f} "
         f"before: {shown}{points(found['mean'])} points [{points(low)}, {points(high)}] (95 % "
-        f"bootstrap over questions and seeds), {_p(pool['sign_flip_p'])} by random signs."
+        f"bootstrap over questions and seeds), p {sign_p(pool)} by random signs."
     )
+
+
+def sign_p(pool: Mapping[str, Any]) -> str:
+    """ "= ..." of the test by random signs, or "≤ ..." where it cannot tell a smaller one."""
+    least = 1 / (1 + pool["resamples"])
+    return f"{'≤' if pool['sign_flip_p'] <= least else '='} {pool['sign_flip_p']:.2g}"
 
 
 def _control(config: Mapping[str, Any]) -> str:

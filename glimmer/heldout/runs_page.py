@@ -11,6 +11,7 @@ from glimmer.heldout.report_figures import nice_ticks, tick
 from glimmer.heldout.report_markdown import markdown_table, plain
 from glimmer.heldout.report_page import document
 from glimmer.heldout.report_tables import Html, esc, points, table
+from glimmer.heldout.report_words import sign_p
 
 _TITLE = "Runs side by side"
 _HEAD = (
@@ -142,7 +143,7 @@ def _pooled_rows(found: Mapping[str, Any]) -> list[list[Any]]:
             _range(pool["difference"]["ci95_seeds"]),
             f"{100 * pool['difference']['sd_seeds']:.1f}",
             _floor(pool["floor"]),
-            p_value(pool["sign_flip_p"]),
+            sign_p(pool).removeprefix("= "),
         ]
         for pool in found["pooled"]
     ]

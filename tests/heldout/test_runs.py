@@ -121,6 +121,7 @@ def test_the_pooled_sentence_and_floor(report):
         "Over 2 training seeds (test, seed1) the model answers on average 130.0 of 200 held-out "
         "questions, 80.0 before: +25.0 points ["
     )
+    assert "p ≤ 0.002 by random signs" in pool["sentence"]  # 1 in 501
     html, text = (
         make(compare_runs([report, again], seed=0, resamples=500))
         for make in (runs_page, runs_markdown)
@@ -137,6 +138,7 @@ def test_seeds_that_disagree_claim_nothing(report):
     details = worse["paired"]["details"]
     details["gained"], details["lost"] = details["lost"], details["gained"]
     (pool,) = compare_runs([report, worse], seed=0, resamples=500)["pooled"]
+    assert "p = 1 by random signs" in pool["sentence"]
     assert "no difference that 2 seeds and this many questions can show, 0.0" in pool["sentence"]
 
 

@@ -4,6 +4,9 @@ import base64
 import json
 import re
 import shutil
+from collections import Counter
+
+from pyarrow import Table, parquet
 
 from glimmer.assets import read_questions
 from glimmer.files import read_json, read_jsonl, write_json
@@ -52,6 +55,37 @@ def test_an_id_list_decides_what_is_asked(workflow):
     (workflow.folder / "ids.txt").write_text(f"{wanted[0]}\nnobody\n")
     text = workflow.run(target, fails=True)
     assert "evaluation.ids: 1 of 2 ids are not in" in text and "'nobody'" in text
+
+
+def test_search_r1s_seven_sets_by_config(workflow):
+    """So many of each set, of Parquet files made like Search-R1's; then two of them by name."""
+    sets = ["nq", "triviaqa", "popqa", "hotpotqa", "2wikimultihopqa", "musique", "bamboogle"]
+    folder = workflow.folder / "sets"
+    folder.mkdir()
+    for name, first in (("train", 500), ("test", 0)):
+        rows = [
+            {
+                "id": f"{name}_{i}",
+                "question": f"What is fact {first + i} of {dataset}?",
+                "golden_answers": [f"{dataset} {i}"],
+                "data_source": dataset,
+                "reward_model": {"ground_truth": {"target": [f"{dataset} {i}"]}, "style": "rule"},
+            }
+            for dataset in sets
+            for i in range(9)
+        ]
+        parquet.write_table(Table.from_pylist(rows), folder / f"{name}.parquet")
+    files = {"train": "train.parquet", "heldout": "test.parquet", "overlap": "keep"}
+    workflow.configure(
+        questions={"source": "sets", **files}, evaluation={"questions": 4, "datasets": None}
+    )
+    target = f"{RUN}/heldout/questions.jsonl"
+    for named in (None, ["musique", "popqa"]):
+        workflow.configure(evaluation={"datasets": named})
+        workflow.run(target)
+        chosen = read_questions(workflow.folder / target)
+        assert Counter(q.dataset for q in chosen) == dict.fromkeys(named or sets, 4)
+        assert all(q.id == f"{q.dataset}/test_{q.golden_answers[0].split()[-1]}" for q in chosen)
 
 
 def test_runs_side_by_side(workflow):
