@@ -14,7 +14,10 @@ from glimmer.titanrl import ensure_importable  # noqa: E402
 
 ensure_importable()
 
+from tests import messages  # noqa: E402
 from tests.workflow.copies import finished, workflow  # noqa: E402, F401
+
+messages.record()
 
 TESTS = Path(__file__).parent
 
@@ -34,3 +37,13 @@ def pytest_collection_modifyitems(items):
         return FIRST.index(name) if name in FIRST else len(FIRST) + name.startswith(LAST)
 
     items.sort(key=place)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    """Every message that a test brings about stands in docs/troubleshooting.md."""
+    messages.said.clear()
+    result = yield
+    unlisted = [text for text in sorted(messages.said) if not messages.is_listed(text)]
+    assert not unlisted, f"not in docs/troubleshooting.md: {unlisted}"
+    return result
