@@ -17,7 +17,10 @@ def record() -> None:
 
     def noted(self, *arguments):
         Exception.__init__(self, *arguments)
-        if arguments and sys._getframe(1).f_globals["__name__"].startswith("glimmer."):
+        frame = sys._getframe(1)
+        while frame.f_code.co_name == "__init__":  # of a class below
+            frame = frame.f_back
+        if arguments and frame.f_globals["__name__"].startswith("glimmer."):
             said.add(str(arguments[0]))
 
     GlimmerError.__init__ = noted
@@ -32,6 +35,10 @@ def templates() -> list[list[str]]:
 
 
 def is_listed(message: str) -> bool:
+    """A message of several lines, each indented below a heading, is a list of messages."""
+    heading, *lines = message.split("\n  ")
+    if lines and heading.endswith(":"):
+        return all(map(is_listed, lines))
     text = " ".join(message.split())
     return any(_fits(text, parts) for parts in templates())
 
@@ -41,6 +48,7 @@ def _fits(text: str, parts: list[str]) -> bool:
     first, *middle, last = parts if len(parts) > 1 else [*parts, ""]
     if len(parts) == 1:
         return text == first
+    text += " " if not last else ""  # that before an empty value
     if not (text.startswith(first) and text.endswith(last)):
         return False
     at, end = len(first), len(text) - len(last)
