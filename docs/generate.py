@@ -163,8 +163,8 @@ def troubleshooting() -> str:
 def messages() -> dict[str, list[str]]:
     """Package -> texts of the errors that its code raises, values replaced by …, sorted.
 
-    Beside what is raised: what a check of the config yields, a finding of preflight, and what a
-    failed gate says that it means."""
+    An error may be made in one place and raised in another. Beside them: what a check of the config
+    yields, a finding of preflight, and what a failed gate says that it means."""
     found: dict[str, set[str]] = {}
     paths = [*(ROOT / "glimmer").rglob("*.py"), *(ROOT / "workflow_scripts").glob("gate_*.py")]
     for path in sorted(paths):
@@ -180,8 +180,10 @@ def messages() -> dict[str, list[str]]:
 
 def _message(node: ast.AST, package: str) -> str | None:
     if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
-        if _name(node.exc) in OWN and node.exc.args:
+        if _name(node.exc) == "ValueError" and node.exc.args:
             return _text(node.exc.args[0])
+    elif isinstance(node, ast.Call) and _name(node) in OWN and node.args:
+        return _text(node.args[0])
     elif isinstance(node, ast.Yield) and package == "config" and node.value is not None:
         return _text(node.value)
     elif isinstance(node, ast.Call) and _name(node) in FINDINGS and len(node.args) > 3:
@@ -201,6 +203,8 @@ def _text(value: ast.AST, *, short: bool = False) -> str | None:
     elif isinstance(value, ast.JoinedStr):
         parts = (p.value if isinstance(p, ast.Constant) else "…" for p in value.values)
         text = "".join(str(part) for part in parts)
+    elif isinstance(value, ast.BinOp):
+        text = "".join(_text(side, short=True) for side in (value.left, value.right))
     else:
         text = "…"
     text = " ".join(text.split())
@@ -209,7 +213,6 @@ def _text(value: ast.AST, *, short: bool = False) -> str | None:
 
 FINDINGS = {"refuse", "warn", "Finding"}
 OWN = {
-    "ValueError",
     "GlimmerError",
     "ConfigError",
     "DataError",
