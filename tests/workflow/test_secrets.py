@@ -2,6 +2,11 @@
 
 import json
 
+import pytest
+import yaml
+
+from glimmer.errors import GlimmerError
+from glimmer.retrieval.settings import bearer_token
 from tests.workflow.copies import SECRETS
 
 
@@ -14,10 +19,12 @@ def test_no_secret_is_in_any_file_of_a_run(finished):
     assert found == []
 
 
-def test_the_secret_was_in_use(finished):
-    """Or the test above would say nothing: the service wanted the token, and was searched."""
-    log = (finished.folder / "results/t/logs/evaluate-after.service.log").read_text()
-    assert "token" in log, log
+def test_the_secret_was_in_use(finished, monkeypatch):
+    """Or the test above would say nothing: no service starts without it, and one was searched."""
+    settings = yaml.safe_load((finished.folder / "mine.yaml").read_text())["retrieval"]
+    monkeypatch.delenv("SEARCH_TOKEN", raising=False)
+    with pytest.raises(GlimmerError, match="SEARCH_TOKEN"):
+        bearer_token(settings["token_env"])
     lines = (finished.folder / "results/t/heldout/after.jsonl").read_text().splitlines()
     records = [json.loads(line) for line in lines]
     assert any(record["searches"] for record in records)
