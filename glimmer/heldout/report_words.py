@@ -106,8 +106,8 @@ def noise_sentence(measured: Mapping[str, Any]) -> str:
     sides = noise["before"], noise["after"]
     what = (
         f"Of {sides[0]['questions']} questions asked {sides[0]['passes']} times of the same "
-        f"weights, in other orders and batches, {sides[0]['changed']} were right once and wrong "
-        f"once before training, {sides[1]['changed']} after it."
+        f"weights, in other orders and batches, {sides[0]['changed']} changed between right and "
+        f"wrong before training, {sides[1]['changed']} after it."
     )
     most = f"at most ±{100 * noise['at_most']:.1f} by the 95 % interval of what was found"
     if not noise["questions"]:
