@@ -10,6 +10,7 @@ OPERATIONAL = (
     "max_retries",
     "max_failed_fraction",
     "keep_checkpoints",
+    "wandb_project",
     "max_zero_variance_steps",
     "max_reward_drop",
     "reward_window",

@@ -18,12 +18,21 @@ from typing import Any
 from glimmer.errors import GlimmerError
 from glimmer.files import read_jsonl, write_jsonl
 from glimmer.search_r1.outcome import check_failed_searches, judge
+from glimmer.training.wandb_copy import WandbCopy
 
 
 class MetricsFile:
-    """Appends steps to metrics.jsonl and to TensorBoard; on resume cut back to the checkpoint."""
+    """Appends steps to metrics.jsonl, to TensorBoard and, if asked for, to Weights & Biases; on
+    resume cut back to the checkpoint."""
 
-    def __init__(self, path: Path, tensorboard: Path, *, steps_done: int) -> None:
+    def __init__(
+        self, path: Path, tensorboard: Path, *, steps_done: int, settings: Mapping[str, Any]
+    ) -> None:
+        """Args:
+        tensorboard: folder of its events.
+        steps_done: of the checkpoint from which the run goes on.
+        settings: config section `training`.
+        """
         self.rows: list[dict[str, Any]] = []
         if path.exists():
             kept = []
@@ -36,6 +45,9 @@ class MetricsFile:
         from torch.utils.tensorboard import SummaryWriter
 
         self._writer = SummaryWriter(str(tensorboard), purge_step=steps_done + 1)
+        self._copy = None
+        if settings["wandb_project"] is not None:
+            self._copy = WandbCopy(settings["wandb_project"], path.parent, settings)
 
     def add(self, row: dict[str, Any]) -> None:
         """Write one step, to disk at once."""
@@ -46,11 +58,15 @@ class MetricsFile:
             if key not in ("step", "time"):
                 self._writer.add_scalar(key, value, row["step"], walltime=row["time"])
         self._writer.flush()
+        if self._copy is not None:
+            self._copy.add(row)
 
     def close(self) -> None:
-        """Close both files."""
+        """Close the files and send what is left."""
         self._handle.close()
         self._writer.close()
+        if self._copy is not None:
+            self._copy.close()
 
 
 def _whole_lines(path: Path) -> list[tuple[int, Any]]:

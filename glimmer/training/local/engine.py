@@ -165,7 +165,10 @@ class LocalEngine:
             checkpoints.restore(path, step=done, model=self.model, optimizer=self.optimizer)
             logger.info("resuming from %s", path)
         metrics = MetricsFile(
-            folder / "metrics.jsonl", self.out / "tensorboard" / key, steps_done=done
+            folder / "metrics.jsonl",
+            self.out / "tensorboard" / key,
+            steps_done=done,
+            settings=settings,
         )
         rollouts = settings["prompts_per_step"] * settings["samples_per_prompt"]
         try:

@@ -143,7 +143,12 @@ class SearchController(titan.Controller):
         """Start the actors, then continue data and metrics where the checkpoint stands."""
         await super().setup_async(**meshes)
         work, done = Path(self.job.work), self.start_step
-        self.rows = MetricsFile(work / "metrics.jsonl", Path(self.job.tensorboard), steps_done=done)
+        self.rows = MetricsFile(
+            work / "metrics.jsonl",
+            Path(self.job.tensorboard),
+            steps_done=done,
+            settings=self.job.training,
+        )
         if done and (not self.rows.rows or self.rows.rows[-1]["step"] != done):
             raise GlimmerError(
                 f"{work / 'metrics.jsonl'} has no row for step {done}, from which {work} would "
