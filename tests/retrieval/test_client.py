@@ -20,6 +20,7 @@ from glimmer.retrieval import (
     SearchTimeout,
     ServiceError,
 )
+from tests.slow_search import slow_service
 
 PASSAGE = {"id": "5", "contents": '"Osvik"\nA river.\nIt is long.'}
 
@@ -267,17 +268,8 @@ def test_time_allowed_includes_retries():
 def test_fault_9_one_slow_search_does_not_hold_the_others():
 
     async def main():
-        never = asyncio.Event()
-
-        async def handler(request):
-            if (await request.json())["queries"] == ["slow"]:
-                await never.wait()
-            return web.json_response({"result": [[PASSAGE]]})
-
-        app = web.Application()
-        app.router.add_post("/retrieve", handler)
         async with (
-            TestServer(app) as server,
+            TestServer(slow_service(PASSAGE)) as server,
             SearchClient(str(server.make_url("/retrieve")), topk=1, timeout_s=0.3) as client,
         ):
             slow = asyncio.ensure_future(client.search("slow"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from aiohttp import web
 from aiohttp.test_utils import TestServer
 from renderers.base import ParsedToolCall
 
@@ -15,6 +14,7 @@ from glimmer.retrieval import SearchClient
 from glimmer.search_r1.env import SearchEnv
 from glimmer.search_r1.recipe import SearchAdvantage
 from glimmer.training.metrics import check_step, rollout_metrics
+from tests.slow_search import slow_service
 
 from torchtitan.experiments.rl.rollout.types import (  # isort: skip  (importable after recipe)
     Rollout,
@@ -31,17 +31,8 @@ QUERIES = ["a", "slow", "b", "c"]
 
 async def turns() -> list:
     """What the environment says to four rollouts that search at the same time."""
-    never = asyncio.Event()
-
-    async def handler(request):
-        if (await request.json())["queries"] == ["slow"]:
-            await never.wait()
-        return web.json_response({"result": [[PASSAGE]]})
-
-    app = web.Application()
-    app.router.add_post("/retrieve", handler)
     async with (
-        TestServer(app) as server,
+        TestServer(slow_service(PASSAGE)) as server,
         SearchClient(str(server.make_url("/retrieve")), topk=1, timeout_s=0.5) as client,
     ):
 
