@@ -3,16 +3,21 @@
     python benchmarks/gpu_slice.py        by the GPU stack's Python, on one GPU of 120 GB; 6 minutes
 
 Each case in a process of its own, all in one run:
-    vllm, graphs      vLLM's own Muse Glimmer with its default CUDA graphs and compilation
-    vllm, eager       the same without
-    titan, eager      the recipe's generator: torchtitan's model in vLLM, as the paper run has it
-    titan, graphs     with CUDA graphs (`titan.cudagraph: FULL`)
-    titan, invariant  eager in batch-invariant mode
-    trainer           forward, backward, step on packed rows of 4,096 tokens, full checkpointing
-    trainer, host     the same with `titan.adam_on_host`
+    vllm, graphs         vLLM's own Muse Glimmer with its default CUDA graphs and compilation
+    vllm, one process    the same with its engine in the asking process, as the recipe's is
+    vllm, eager          neither graphs nor compilation
+    titan, eager         the recipe's generator: torchtitan's model in vLLM, as the paper run has it
+    titan, graphs        with CUDA graphs of whole passes (`titan.cudagraph: FULL`)
+    titan, decode        with CUDA graphs of decoding only (FULL_DECODE_ONLY)
+    titan, fused         as `titan, decode`, with torchtitan's fused gate and up projection
+    titan, invariant     eager in batch-invariant mode
+    trainer              forward, backward, step on packed rows of 4,096 tokens, full checkpointing
+    trainer, host        the same with `titan.adam_on_host`
 
 Generators: 128 requests of 512 random tokens, 128 new tokens each, greedy, none ends early; the
 best of three passes after one warm-up. Sampled tokens a second; ratio to vLLM's own with graphs.
+Then a pass in which each step only decodes: seconds a step, and, where the engine is in this
+process, how long the GPU works in it, and on what.
 Trainer: tokens a second, and model FLOP/s (6 a weight outside the embedding and token, 12 a layer,
 head width and attended position) as a share of the H100's and H200's 989e12 in bfloat16; peak
 memory in GB (10^9 bytes) until the first optimizer step and in the second step, and what weights,
@@ -37,13 +42,18 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 LAYERS, REQUESTS, PROMPT, NEW, PASSES = 8, 128, 512, 128, 3
+PREFILLED, TIMED, PROFILED = 56, 40, 16  # steps of the pass whose decoding is looked at
+FUSED = "torchtitan.overrides.fused_swiglu.fused_swiglu"
 CONTEXT, ROWS, STEPS = 4096, 1, 5
 PEAK = 989e12
 GENERATORS = {
     "vllm, graphs": {"own": True, "cudagraph": "FULL"},
+    "vllm, one process": {"own": True, "cudagraph": "FULL", "one_process": True},
     "vllm, eager": {"own": True, "cudagraph": "off"},
     "titan, eager": {"own": False, "cudagraph": "off"},
     "titan, graphs": {"own": False, "cudagraph": "FULL"},
+    "titan, decode": {"own": False, "cudagraph": "FULL_DECODE_ONLY"},
+    "titan, fused": {"own": False, "cudagraph": "FULL_DECODE_ONLY", "fused": True},
     "titan, invariant": {"own": False, "cudagraph": "off", "batch_invariant": True},
 }
 TRAINERS = {"trainer": {"adam_on_host": False}, "trainer, host": {"adam_on_host": True}}
@@ -100,14 +110,21 @@ def generator(case: str, checkpoint: Path, work: Path) -> dict:
     how = GENERATORS[case]
     vocab = json.loads((checkpoint / "config.json").read_text())["text_config"]["vocab_size"]
     start = time.perf_counter()
-    if how["own"]:
+    own, one_process = how["own"], how.get("one_process", False)
+    if one_process:
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    if own:
         engine = own_engine(checkpoint, eager=how["cudagraph"] == "off")
     else:
         from glimmer.parity.bitwise_gpu import Generator, alone_on_this_gpu
 
         alone_on_this_gpu()
-        titan = {k: v for k, v in how.items() if k != "own"}
+        titan = {k: v for k, v in how.items() if k not in ("own", "fused")}
         config = recipe(checkpoint, work, **titan)
+        if how.get("fused"):
+            from torchtitan.config.override import OverrideConfig
+
+            config.generator.override = OverrideConfig(imports=[FUSED])
         engine = Generator(config, sequences=REQUESTS).engine
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
@@ -136,7 +153,39 @@ def generator(case: str, checkpoint: Path, work: Path) -> dict:
         "tokens_per_second": REQUESTS * NEW / min(seconds[1:]),
         "seconds": [round(s, 3) for s in seconds],
         "setup_seconds": round(setup, 1),
+        **decoding(engine, prompts(vocab - PASSES - 1), params, here=not own or one_process),
     }
+
+
+def decoding(engine, asked: list[list[int]], params, *, here: bool) -> dict:
+    """Milliseconds a step while all requests decode; of the GPU too if the engine is `here`."""
+    for place, ids in enumerate(asked):
+        engine.add_request(f"decode-{place}", {"prompt_token_ids": ids}, params)
+    for _ in range(PREFILLED):
+        engine.step()
+    begin = time.perf_counter()
+    for _ in range(TIMED):
+        engine.step()
+    found = {"decode_ms": round((time.perf_counter() - begin) / TIMED * 1e3, 2)}
+    if here:
+        from torch.profiler import ProfilerActivity, profile
+
+        with profile(activities=[ProfilerActivity.CUDA]) as seen:
+            for _ in range(PROFILED):
+                engine.step()
+        kernels = sorted(
+            (
+                (e.self_device_time_total / PROFILED / 1e3, e.count // PROFILED, e.key[:90])
+                for e in seen.key_averages()
+            ),
+            reverse=True,
+        )
+        found["decode_gpu_ms"] = round(sum(ms for ms, _, _ in kernels), 2)
+        found["kernels_a_step"] = sum(count for _, count, _ in kernels)
+        found["kernels"] = [(round(ms, 3), count, name) for ms, count, name in kernels[:16]]
+    while engine.has_unfinished_requests():
+        engine.step()
+    return found
 
 
 def own_engine(checkpoint: Path, *, eager: bool):
