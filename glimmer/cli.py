@@ -144,6 +144,11 @@ def _table(measured: dict[str, Any]) -> list[str]:
         f"difference {100 * measured['difference']['mean']:+.1f} points [{low:+.1f}, {high:+.1f}] "
         "(95 % paired bootstrap)",
         f"exact McNemar p = {measured['mcnemar_p']:.2g}, mid-p = {measured['mcnemar_midp']:.2g}",
+        *(
+            f"pass@{k} {100 * row['before']:.1f} → {100 * row['after']:.1f} %, difference "
+            f"{100 * row['difference']['mean']:+.1f} points"
+            for k, row in measured.get("samples", {"pass_at": {}})["pass_at"].items()
+        ),
         "detectable with 80 % power: "
         + ("nothing" if able is None else f"{100 * able:.1f} points"),
     ]

@@ -97,6 +97,32 @@ def test_a_runs_own_records(tmp_path, capsys):
     assert found["measured_on"]["differing"] == {"settings": 8}
 
 
+def test_samples_data_sets_and_hops_of_any_system(tmp_path, capsys):
+    """Two answers a question; after training the first is right, and half of the second."""
+    rows = [
+        {
+            "id": f"q{i}",
+            "exact_match": 0,
+            "dataset": "nq" if i < 4 else "musique",
+            "hops": 1 + i % 2,
+        }
+        for i in range(8)
+    ]
+    before = [row | {"samples": [{"exact_match": 0}]} for row in rows]
+    after = [
+        row | {"exact_match": 1, "samples": [{"scores": {"exact_match": i % 2}}]}
+        for i, row in enumerate(rows)
+    ]
+    out = tmp_path / "out.json"
+    paths = write(tmp_path / "a.jsonl", before), write(tmp_path / "b.jsonl", after)
+    assert main(["compare", *paths, "--out", str(out)]) == 0
+    assert "pass@1 0.0 → 75.0 %" in (shown := capsys.readouterr().out)
+    assert "pass@2 0.0 → 100.0 %" in shown
+    found = json.loads(out.read_text())["measured"]
+    assert found["by_dataset"]["musique"]["questions"] == 4 and set(found["by_hops"]) == {"1", "2"}
+    assert found["by_hops"]["1"]["holm_p"] == pytest.approx(2 * 2 / 2**4)
+
+
 def harness(right, filters=("strict-match",), **changes):
     """Lines as lm-evaluation-harness' evaluator writes them."""
     return [
@@ -158,6 +184,8 @@ def test_harness_logs(tmp_path, capsys):
         ('{"id": "q0", "exact_match": "1"}\n', "line 1: found exact_match '1'"),
         ('{"id": "q0", "exact_match": 1, "f1": 2}\n', "line 1: found f1 2"),
         ('{"id": "q0", "exact_match": 1, "type": 3}\n', "found 'type': 3"),
+        ('{"id": "q0", "exact_match": 1, "samples": 3}\n', "found 'samples': 3"),
+        ('{"id": "q0", "exact_match": 1, "samples": [{}]}\n', "found no 'exact_match'"),
         ('{"id": 0, "exact_match": 1}\n{"id": "0", "exact_match": 1}\n', "which line 1 has too"),
         ("[1]\n", "line 1: found a list"),
         ('{"id": "q0", "exact_match": 1}\n{"id": "q1", "exa', "line 2: expected one JSON value"),

@@ -5,8 +5,9 @@ The minimal schema, one JSON object a line:
     {"id": "q1", "exact_match": 1}
 
 `id` is a text or an integer, once a file; `exact_match` 0, 1, true or false. Optional: `f1` and
-`contains` (0..1), `type`, `outcome`, `question`, `golden_answers`, `hashes`. Scores may stand in an
-object `scores`, so that a run's own record files fit too. Other keys are passed over.
+`contains` (0..1), `type`, `dataset`, `hops`, `outcome`, `question`, `golden_answers`, `hashes`,
+`samples` (further answers to the question, each with its score). Scores may stand in an object
+`scores`, so that a run's own record files fit too. Other keys are passed over.
 
 Sample logs of lm-evaluation-harness (`--log_samples`) are known by `doc_id` and `filtered_resps`;
 those of its earlier versions name no filter.
@@ -23,7 +24,14 @@ from glimmer.errors import DataError
 from glimmer.files import disk_errors, read_jsonl, sha256_json
 
 _WAY_OUT = 'The least that a line needs is {"id": "q1", "exact_match": 1}.'
-_KEPT = {"question": str, "golden_answers": list, "hashes": dict, "searches": int}
+_KEPT = {
+    "question": str,
+    "golden_answers": list,
+    "hashes": dict,
+    "searches": int,
+    "dataset": str,
+    "hops": int,
+}
 
 
 def read_any(path: Path, *, metric: str | None = None, filter: str | None = None) -> dict[str, Any]:
@@ -84,8 +92,7 @@ def _minimal(row: dict[str, Any], metric: str, where: str) -> dict[str, Any]:
     name = row.get("id")
     if isinstance(name, bool) or not isinstance(name, str | int) or name == "":
         raise DataError(f"{where}: found the id {name!r}, expected a text. {_WAY_OUT}")
-    nested = row.get("scores")
-    given = {**row, **nested} if isinstance(nested, dict) else row
+    given = _given(row)
     scores: dict[str, Any] = {"exact_match": _right(given, metric, where)}
     for key in ("f1", "contains"):
         if given.get(key) is not None:
@@ -99,6 +106,15 @@ def _minimal(row: dict[str, Any], metric: str, where: str) -> dict[str, Any]:
     if record.get("outcome") is None:
         record.pop("outcome", None)
     record |= {key: row[key] for key, kind in _KEPT.items() if isinstance(row.get(key), kind)}
+    if (samples := row.get("samples")) is not None:
+        if not isinstance(samples, list) or not all(isinstance(s, dict) for s in samples):
+            raise DataError(
+                f"{where}: found 'samples': {str(samples)[:60]}, expected a list of objects, each "
+                f"with {metric!r}."
+            )
+        record["samples"] = [
+            {"scores": {"exact_match": _right(_given(sample), metric, where)}} for sample in samples
+        ]
     # A run's own records, whose passages are known.
     turns = row.get("turns")
     if isinstance(turns, list) and all(
@@ -106,6 +122,12 @@ def _minimal(row: dict[str, Any], metric: str, where: str) -> dict[str, Any]:
     ):
         record["turns"] = turns
     return record
+
+
+def _given(row: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a line, those of its object `scores` among them."""
+    nested = row.get("scores")
+    return {**row, **nested} if isinstance(nested, dict) else row
 
 
 def _harness(row: dict[str, Any], metric: str, where: str) -> dict[str, Any]:

@@ -2,10 +2,9 @@
 
 In: the `report.json` of each run. Runs whose settings agree in all but the run's name, the report
 and `training.seed`, and that asked the same questions, are seeds of one thing: their per-question
-differences are averaged over the seeds. Two intervals: over questions alone (these seeds are all
-there is), and over questions and seeds, both drawn anew (pigeonhole bootstrap, Owen 2007, "The
-pigeonhole bootstrap", Annals of Applied Statistics 1; somewhat wide). The p is that of a test by
-random signs over questions: without an effect a question's mean difference is as likely negative.
+differences are averaged over the seeds. Two intervals: over questions and seeds, which is the one
+that a difference is claimed by (`glimmer.heldout.crossed`), and over questions alone, as if there
+were no other seeds than these (bootstrap).
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ import numpy as np
 
 from glimmer.errors import DataError
 from glimmer.files import sha256_json
+from glimmer.heldout.crossed import METHOD, crossed_mean
 from glimmer.heldout.report_tables import flatten
-from glimmer.heldout.report_words import pooled_sentence
-from glimmer.heldout.statistics import Z
+from glimmer.heldout.report_words import pooled_noise, pooled_sentence
+from glimmer.heldout.statistics import Z, paired_difference
 
-_BLOCK = 1000
 _SIDES = ("before", "after")
 # Parts of a config that change no answer.
 _NO_RESULT = ("run", "results", "report", "compare_runs", "cache", "cluster")
@@ -34,11 +33,12 @@ def compare_runs(
     """{"runs": [{"run", "sentence", "noise", "questions", "questions_sha256", "before", "after":
     right answers, "difference", "floor": of noise or None, "gained", "lost", "mcnemar_p",
     "gates": {name: passed}, "seed"}], "settings": {dotted key: [value of each run as JSON]} of
-    those that differ, "pooled": [see `pool_seeds`, with "runs": their names and "sentence"]}.
+    those that differ, "pooled": [see `pool_seeds`, with "runs": their names, and in words
+    "sentence" and "noise"]}.
 
     Args:
         reports: of `glimmer.heldout.report_machine.report_json`, at least two.
-        seed, resamples: of bootstrap and test.
+        seed, resamples: of the bootstrap over questions.
 
     Raises:
         DataError: fewer than two reports, two of the same run, or one of another format.
@@ -64,16 +64,18 @@ def compare_runs(
         for key in dict.fromkeys(key for settings in flat for key in settings)
         if len({settings.get(key) for settings in flat}) > 1 and key not in ("run", "report.title")
     }
-    groups: dict[str, list[Mapping[str, Any]]] = {}
+    # One run a seed: a second of the same seed is the same again, and says nothing of others.
+    groups: dict[str, dict[int, Mapping[str, Any]]] = {}
     for report in reports:
-        groups.setdefault(_same_but_seed(report), []).append(report)
+        group = groups.setdefault(_same_but_seed(report), {})
+        group.setdefault(report["config"]["training"]["seed"], report)
     return {
         "runs": [_run(report) for report in reports],
         "settings": differing,
         "pooled": [
-            _pool(group, seed=seed, resamples=resamples)
+            _pool(list(group.values()), seed=seed, resamples=resamples)
             for group in groups.values()
-            if len({report["config"]["training"]["seed"] for report in group}) > 1
+            if len(group) > 1
         ],
     }
 
@@ -81,7 +83,8 @@ def compare_runs(
 def _pool(group: Sequence[Mapping[str, Any]], *, seed: int, resamples: int) -> dict[str, Any]:
     found = pool_seeds([report["paired"] for report in group], seed=seed, resamples=resamples)
     names = [report["run"] for report in group]
-    return {"runs": names, "sentence": pooled_sentence(names, found)} | found
+    words = {"sentence": pooled_sentence(names, found), "noise": pooled_noise(found)}
+    return {"runs": names} | words | found
 
 
 def pool_seeds(
@@ -90,17 +93,18 @@ def pool_seeds(
     """Differences of several seeds, pooled by question.
 
     Args:
-        verdicts: `paired.json` of each seed, over the same questions.
+        verdicts: `paired.json` of each seed, over the same questions; two or more.
+        seed, resamples: of the bootstrap over questions.
 
     Returns:
         {"seeds", "questions", "before", "after": mean right answers, "difference": {"mean",
-        "ci95": over questions, "ci95_seeds": over questions and seeds, "sd_seeds": standard
-        deviation of the seeds' differences}, "sign_flip_p" (1 / (1 + "resamples") if no draw gave
-        as much), "gained_in", "lost_in": {seeds: questions gained, or lost, in so many of them},
-        "floor": how much evaluating the same
-        weights again moves the mean difference in 95 % of cases, a fraction; None if not measured}.
-        The floor takes the passes before training for one evaluation that all seeds share, which
-        is the larger of the two cases.
+        "ci95": over questions and seeds, "p", "method", "standard_error", "degrees_of_freedom",
+        "components": see `glimmer.heldout.crossed`, "ci95_questions": over questions, of these
+        seeds, "sd_seeds": standard deviation of the seeds' differences}, "gained_in", "lost_in":
+        {seeds: questions gained, or lost, in so many of them}, "floor": how much evaluating the
+        same weights again moves the mean difference in 95 % of cases, a fraction; None if not
+        measured}. The floor takes the passes before training for one evaluation that all seeds
+        share, which is the larger of the two cases.
     """
     questions = verdicts[0]["measured"]["questions"]
     changes = [
@@ -111,23 +115,9 @@ def pool_seeds(
     table = np.zeros((len(verdicts), questions))
     for row, change in zip(table, changes, strict=True):
         row[: len(changed)] = [change.get(i, 0.0) for i in changed]
+    found = crossed_mean(table)
     means = table.mean(axis=0)
-    rng = np.random.default_rng(seed)
-    over_questions, over_both, extreme = [], [], 0
-    for start in range(0, resamples, _BLOCK):
-        rows = min(_BLOCK, resamples - start)
-        drawn = rng.integers(0, questions, size=(rows, questions))
-        over_questions.append(means[drawn].mean(axis=1))
-        # How often each seed and each question was drawn: their products weigh the table's cells.
-        seeds = rng.multinomial(len(table), np.full(len(table), 1 / len(table)), size=rows)
-        weights = np.stack([np.bincount(d, minlength=questions) for d in drawn])
-        over_both.append(((seeds @ table) * weights).sum(axis=1) / (len(table) * questions))
-        signs = rng.choice([-1.0, 1.0], size=(rows, len(changed)))
-        sums = np.abs(signs @ means[: len(changed)])
-        extreme += int((sums >= abs(means.sum()) - 1e-9).sum())
-    intervals = [
-        np.quantile(np.concatenate(d), [0.025, 0.975]) for d in (over_questions, over_both)
-    ]
+    over_questions = paired_difference(np.zeros(questions), means, seed=seed, resamples=resamples)
     measured = [v["measured"] for v in verdicts]
     noises = [m.get("noise") for m in measured]
     floor = None
@@ -140,13 +130,16 @@ def pool_seeds(
         "before": float(np.mean([m["before"]["correct"] for m in measured])),
         "after": float(np.mean([m["after"]["correct"] for m in measured])),
         "difference": {
-            "mean": float(means.mean()),
-            "ci95": [float(bound) for bound in intervals[0]],
-            "ci95_seeds": [float(bound) for bound in intervals[1]],
-            "sd_seeds": float(table.mean(axis=1).std(ddof=1)) if len(table) > 1 else None,
+            "mean": float(found["mean"]),
+            "ci95": [float(found["low"]), float(found["high"])],
+            "p": float(found["p"]),
+            "method": METHOD,
+            "standard_error": float(found["standard_error"]),
+            "degrees_of_freedom": float(found["degrees_of_freedom"]),
+            "components": {name: float(sd) for name, sd in found["components"].items()},
+            "ci95_questions": over_questions["ci95"],
+            "sd_seeds": float(table.mean(axis=1).std(ddof=1)),
         },
-        "sign_flip_p": (1 + extreme) / (1 + resamples),
-        "resamples": resamples,
         "floor": floor,
         "gained_in": _times(table > 0),
         "lost_in": _times(table < 0),

@@ -25,7 +25,7 @@ from glimmer.heldout.report_points import heldout_points
 from glimmer.heldout.report_tables import Html, esc
 from glimmer.heldout.report_transcripts import fitting
 from glimmer.heldout.report_viewer import viewer
-from glimmer.heldout.report_words import gain_sentence
+from glimmer.heldout.report_words import gain_sentence, tests_sentence
 from glimmer.heldout.timings import read_timings, summary
 from glimmer.heldout.timings import table as timing_rows
 
@@ -189,6 +189,7 @@ def _comparison(paired: Mapping[str, Any]) -> Html:
         + outcome.bars(old, new, measured["questions"])
         + tables.two_by_two(measured["table"])
         + "</div>"
+        + f'<p id="tests">{_together(tests_sentence(measured))}</p>'
         + evidence.differences(measured)
         + "<h3>Outcomes</h3>"
         + '<div class="two">'

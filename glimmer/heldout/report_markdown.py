@@ -10,7 +10,7 @@ from glimmer.heldout.report_evidence import p_value
 from glimmer.heldout.report_figures import CURVES
 from glimmer.heldout.report_gates import gate_figure
 from glimmer.heldout.report_tables import flatten, number, percent, points
-from glimmer.heldout.report_words import floor_points, power_sentence
+from glimmer.heldout.report_words import floor_points, power_sentence, tests_sentence
 from glimmer.heldout.timings import table as timing_rows
 
 _WHEN = ("before", "after")
@@ -30,6 +30,7 @@ def report_markdown(report: Mapping[str, Any]) -> str:
             ["", "right after", "wrong after"],
             [["right before", right, lost], ["wrong before", gained, wrong]],
         ),
+        plain(tests_sentence(found)),
         "## Gates",
     ]
     rows = [

@@ -57,29 +57,44 @@ def result_sentence(
 
 def pooled_sentence(names: Sequence[str], pool: Mapping[str, Any]) -> str:
     """The result of several training seeds in one sentence; a difference is claimed only if the
-    interval over questions and seeds excludes 0 and the test is below 0.05.
+    interval over questions and seeds excludes 0.
 
     Args:
         names: of the runs.
         pool: of `glimmer.heldout.pooled.pool_seeds`.
     """
     found = pool["difference"]
-    low, high = found["ci95_seeds"]
-    shown = f"no difference that {len(names)} seeds and this many questions can show, "
-    if pool["sign_flip_p"] < _ALPHA and not low <= 0 <= high:
-        shown = ""
+    low, high = found["ci95"]
+    shown = ""
+    if low <= 0 <= high:
+        shown = f"no difference that {len(names)} seeds and this many questions can show, "
     return (
         f"Over {pool['seeds']} training seeds ({', '.join(names)}) the model answers on average "
         f"{pool['after']:.1f} of {pool['questions']} held-out questions, {pool['before']:.1f} "
         f"before: {shown}{points(found['mean'])} points [{points(low)}, {points(high)}] (95 % "
-        f"bootstrap over questions and seeds), p {sign_p(pool)} by random signs."
+        f"interval over questions and seeds), {_p(found['p'])}."
     )
 
 
-def sign_p(pool: Mapping[str, Any]) -> str:
-    """ "= ..." of the test by random signs, or "≤ ..." where it cannot tell a smaller one."""
-    least = 1 / (1 + pool["resamples"])
-    return f"{'≤' if pool['sign_flip_p'] <= least else '='} {pool['sign_flip_p']:.2g}"
+def pooled_noise(pool: Mapping[str, Any]) -> str:
+    """The noise floor of a pooled difference in a sentence."""
+    floor = pool["floor"]
+    if floor is None:
+        return "Noise floor: not measured in every run; it needs repeated passes."
+    against = "exceeds" if abs(pool["difference"]["mean"]) > floor else "does not exceed"
+    return (
+        f"Noise floor: evaluating the same weights again moves this mean by ±{100 * floor:.1f} "
+        f"points in 95 % of cases; the difference {against} it."
+    )
+
+
+def tests_sentence(measured: Mapping[str, Any]) -> str:
+    """Both p of gained against lost, and which of them decides."""
+    return (
+        f"Gained against lost: {_p(measured['mcnemar_p'])} by the exact McNemar test, which "
+        "decides and is conservative (without an effect it is significant in fewer than 5 % of "
+        f"cases); mid-p, nearer to 5 %: {_p(measured['mcnemar_midp'])}."
+    )
 
 
 def _control(config: Mapping[str, Any]) -> str:

@@ -28,6 +28,9 @@ def test_json_and_markdown_say_the_same(tmp_path):
     text = report_markdown(report)
     assert "answers 130 of 200 held-out questions, 80 before: +25.0 points" in text
     assert "| right before | 70 | 10 |\n| wrong before | 60 | 60 |" in text
+    both = "by the exact McNemar test, which decides"
+    assert both in text and "mid-p, nearer to 5 %: p = " in text
+    assert both in (tmp_path / "run/report.html").read_text()
     assert "| recall | passed | 99.6 % of what exact search finds" in text
     assert "| model\\_parity | failed |" in text
     assert "| retrieval ceiling |" in text and COMMIT in text and text.endswith("|\n")

@@ -37,36 +37,23 @@ def test_pooled_by_hand():
     assert found["difference"]["mean"] == pytest.approx((1 + 1 / 3 + 0 - 1 / 3) / 4)
     assert found["difference"]["sd_seeds"] == pytest.approx(np.std([1 / 4, 0, 2 / 4], ddof=1))
     assert found["gained_in"] == {"1": 2, "3": 1} and found["lost_in"] == {"2": 1}
-    # Signs of 1, 1/3 and -1/3: the sum reaches 1 in 6 cases of 8.
-    assert found["sign_flip_p"] == pytest.approx(6 / 8, abs=0.06)
 
 
 def test_equal_seeds_are_one_run():
     row = [1] * 20 + [-1] * 5 + [0] * 75
     found = pool_seeds(seeds([row, row]), seed=0, resamples=4000)["difference"]
-    half = 1.96 * np.std(row) / 10
-    assert found["ci95"] == pytest.approx([0.15 - half, 0.15 + half], abs=0.015)
-    assert found["ci95_seeds"] == pytest.approx(found["ci95"], abs=0.015)
-    assert found["sd_seeds"] == 0
+    half = 1.98 * np.std(row, ddof=1) / 10
+    assert found["ci95"] == pytest.approx([0.15 - half, 0.15 + half], abs=1e-3)
+    assert found["ci95_questions"] == pytest.approx(found["ci95"], abs=0.015)
+    assert found["sd_seeds"] == 0 == found["components"]["seeds"]
 
 
 def test_seeds_that_differ_widen_the_interval_over_seeds():
     rng = np.random.default_rng(0)
     table = [np.where(rng.random(200) < share, 1, 0) for share in (0.05, 0.3, 0.55)]
     found = pool_seeds(seeds(table), seed=0, resamples=2000)["difference"]
-    assert np.diff(found["ci95_seeds"]) > 1.5 * np.diff(found["ci95"])
-
-
-def test_without_an_effect_p_is_rarely_small():
-    rng = np.random.default_rng(0)
-    small = sum(
-        pool_seeds(
-            seeds(rng.choice([-1, 0, 1], size=(3, 60), p=[0.15, 0.7, 0.15])), seed=k, resamples=200
-        )["sign_flip_p"]
-        < 0.05
-        for k in range(200)
-    )
-    assert small <= 19  # 10 expected, standard deviation 3.1
+    assert np.diff(found["ci95"]) > 4 * np.diff(found["ci95_questions"])
+    assert found["components"]["seeds"] == pytest.approx(found["sd_seeds"], rel=0.05)
 
 
 @pytest.fixture(scope="module")
@@ -117,20 +104,28 @@ def test_the_pooled_sentence_and_floor(report):
     (pool,) = compare_runs([report, again], seed=0, resamples=500)["pooled"]
     expected = 1.959964 * np.sqrt((0.01 + 0.04 / 2) / 2 / 200)
     assert pool["floor"] == pytest.approx(expected)
+    assert f"this mean by ±{100 * expected:.1f} points" in pool["noise"]
+    assert pool["noise"].endswith("the difference exceeds it.")
     assert pool["sentence"].startswith(
         "Over 2 training seeds (test, seed1) the model answers on average 130.0 of 200 held-out "
         "questions, 80.0 before: +25.0 points ["
     )
-    assert "p ≤ 0.002 by random signs" in pool["sentence"]  # 1 in 501
+    assert (
+        f"interval over questions and seeds), p = {pool['difference']['p']:.2g}."
+        in (pool["sentence"])
+    )
+    assert pool["difference"]["p"] < 1e-9
     html, text = (
         make(compare_runs([report, again], seed=0, resamples=500))
         for make in (runs_page, runs_markdown)
     )
     assert "no difference" not in html and f"±{100 * expected:.1f}" in html
     assert "Over 2 training seeds (test, seed1)" in text
+    for shown in (html, text):
+        assert shown.count("crossed random effects of questions and seeds") == 1
     del report["paired"]["measured"]["noise"]
     (pool,) = compare_runs([report, again], seed=0, resamples=100)["pooled"]
-    assert pool["floor"] is None
+    assert pool["floor"] is None and "not measured in every run" in pool["noise"]
 
 
 def test_seeds_that_disagree_claim_nothing(report):
@@ -138,8 +133,15 @@ def test_seeds_that_disagree_claim_nothing(report):
     details = worse["paired"]["details"]
     details["gained"], details["lost"] = details["lost"], details["gained"]
     (pool,) = compare_runs([report, worse], seed=0, resamples=500)["pooled"]
-    assert "p = 1 by random signs" in pool["sentence"]
+    assert pool["sentence"].endswith("p = 1.") and pool["difference"]["p"] == 1
     assert "no difference that 2 seeds and this many questions can show, 0.0" in pool["sentence"]
+
+
+def test_a_second_run_of_a_seed_is_not_another_seed(report):
+    runs = [report, changed(report, "again"), changed(report, "seed1", seed=1)]
+    (pool,) = compare_runs(runs, seed=0, resamples=50)["pooled"]
+    assert pool["runs"] == ["test", "seed1"] and pool["seeds"] == 2
+    assert compare_runs(runs[:2], seed=0, resamples=50)["pooled"] == []
 
 
 def test_other_questions_are_said_and_not_pooled(report):
