@@ -45,8 +45,8 @@ _POOLED_HELP = (
     "Pooled are runs that differ only in training.seed: their differences are averaged by "
     "question. The interval over questions and seeds, and p, hold for other questions and other "
     "seeds ({method}); a difference is claimed by it alone. The interval of these seeds alone "
-    "holds for other questions only (bootstrap). In simulations the first holds the truth in 94 "
-    "to 97 % of cases with three seeds or more, in 91 to 97 % with two, from which little is known "
+    "holds for other questions only (bootstrap). In simulations the first holds the truth in 95 "
+    "to 97 % of cases with three seeds or five, in 92 to 96 % with two, from which little is known "
     "of other seeds."
 )
 
