@@ -21,8 +21,7 @@ process, how long the GPU works in it, and on what.
 Trainer: tokens a second, and model FLOP/s (6 a weight outside the embedding and token, 12 a layer,
 head width and attended position) as a share of the H100's and H200's 989e12 in bfloat16; peak
 memory in GB (10^9 bytes) until the first optimizer step and in the second step, and what weights,
-gradients and Adam's moments hold of it, beside preflight's arithmetic; bytes after the last step,
-and a sum over all weights, which both trainers must have alike.
+gradients and Adam's moments hold of it, beside preflight's arithmetic; bytes after the last step.
 
 Prints a line a case to stderr and one JSON object to stdout.
 """
@@ -265,7 +264,6 @@ def trainer(checkpoint: Path, work: Path, **titan) -> dict:
     width = text["num_attention_heads"] * text["head_dim"]
     operations = ROWS * CONTEXT * 6 * weights + 12 * width * attended * ROWS
     best = min(seconds[2:])
-    total = sum(float(p.detach().double().sum()) for p in model.parameters())
     return {
         "tokens_per_second": ROWS * CONTEXT / best,
         "seconds": [round(s, 3) for s in seconds],
@@ -274,7 +272,6 @@ def trainer(checkpoint: Path, work: Path, **titan) -> dict:
         "peak_gb": {"step 1": round(peaks[0], 1), "step 2": round(peaks[2], 1)},
         "held_gb": {name: round(size / 1e9, 2) for name, size in held.items()},
         "after_gb": round(allocated() / 1e9, 1),
-        "sum_of_weights": total,
         "predicted_gb": predicted(checkpoint, **titan),
     }
 

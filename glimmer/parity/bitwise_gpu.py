@@ -44,6 +44,7 @@ from glimmer.training.local.model import max_entropy, read_text_config  # noqa: 
 from glimmer.training.titan.controller import SearchController  # noqa: E402
 from glimmer.training.titan.recipe import controller_config, model_spec  # noqa: E402
 
+compat.use_vllm_attention()
 logger = get_logger("glimmer.parity.bitwise_gpu")
 # The final norm of random weights. At the initial 0 every logit is 0; at 4 the logits spread by
 # about 4, and the entropy is a fraction of ln(vocabulary).

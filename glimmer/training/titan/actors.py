@@ -26,6 +26,8 @@ from torchtitan.experiments.rl.actors.trainer import PolicyTrainer  # noqa: E402
 from glimmer.training.titan.digest import SyncLog, digest  # noqa: E402
 from glimmer.training.titan.host_adam import HostAdam  # noqa: E402
 
+compat.use_vllm_attention()
+
 READY = "GLIMMER_TRAINER_READY"
 """Environment variable: file that the trainer makes once its memory is taken (one GPU only)."""
 SETUP_TIMEOUT = "GLIMMER_SETUP_TIMEOUT_S"

@@ -16,19 +16,21 @@ from torchtitan.components.optimizer import default_adamw  # noqa: E402
 from glimmer.training.titan import host_adam  # noqa: E402
 from glimmer.training.titan.host_adam import HostAdam  # noqa: E402
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
 
 def optimizers():
     """Torchtitan's and ours, each with a model of its own from equal weights."""
     adamw = default_adamw(lr=0.01)
     for config in (adamw, HostAdam.Config(param_groups=adamw.param_groups)):
         torch.manual_seed(0)
-        model = nn.Linear(5, 3)
+        model = nn.Linear(5, 3).to(DEVICE)
         yield model, config.build(model_parts=[model])
 
 
 def train(model, optimizer, steps):
     for step in steps:
-        model(torch.full((2, 5), step + 1.0)).square().sum().backward()
+        model(torch.full((2, 5), step + 1.0, device=DEVICE)).square().sum().backward()
         optimizer.step()
         optimizer.zero_grad()
 
