@@ -137,12 +137,10 @@ def points(fraction: float) -> str:
 
 
 def means(before: Mapping[str, Any], after: Mapping[str, Any]) -> Html:
-    """What both evaluations did, side by side; scores have a table of their own."""
-    rows = [
-        [label, before[key], after[key], _signed(after[key] - before[key])]
-        for key, label in MEANS.items()
-    ]
-    head = ["", "before", "after", "difference"]
+    """What both evaluations did, side by side; scores have a table of their own, with their
+    differences: of these no noise floor is measured."""
+    rows = [[label, before[key], after[key]] for key, label in MEANS.items()]
+    head = ["", "before", "after"]
     return table("What it did, means over the questions", head, rows, kind="figures")
 
 
@@ -296,11 +294,6 @@ def _whole(digest: Any) -> Html:
 
 def _tag(count: int, label: str) -> Html:
     return Html(f'{number(count)} <span class="tag">{esc(label)}</span>')
-
-
-def _signed(value: float) -> str:
-    text = number(value)
-    return text if value == 0 else text.replace("-", "−", 1) if value < 0 else f"+{text}"
 
 
 def _words(name: Any) -> str:
