@@ -12,7 +12,7 @@ except ImportError as error:
         ".venv/bin/snakemake, or `pip install --no-deps -e .`."
     )
 from glimmer.assets import source_state
-from glimmer.config import section, validate
+from glimmer.config import curve_steps, section, validate
 from glimmer.errors import GlimmerError
 from glimmer.files import sha256_file
 from glimmer.heldout.samplers import VLLM_DECISIVE
@@ -93,13 +93,25 @@ CHECKPOINTS = {
     "before": f"{CHECKPOINT}/manifest.json",
     "after": f"{R}/training/final/manifest.json",
 }
+# Checkpoints on the way that answer the held-out questions too, if asked for.
+CURVE_STEPS = curve_steps(config)
+CHECKPOINTS |= {
+    f"step-{step:06d}": f"{R}/training/steps/step-{step:06d}/manifest.json"
+    for step in CURVE_STEPS
+}
+CURVE = [f"{R}/heldout/curve.json"] if CURVE_STEPS else []
 
 
 def settings(*names, drop=()):
-    """The config sections of a stage: changing another section leaves the stage as it is."""
+    """The config sections of a stage: changing another section leaves the stage as it is.
+
+    In the order of the keys: Snakemake compares text, and a user's file changes the order.
+    """
     return {
         name: {
-            k: v for k, v in decisive(section(config, name)).items() if k not in drop
+            k: v
+            for k, v in sorted(decisive(section(config, name)).items())
+            if k not in drop
         }
         for name in names
     }

@@ -107,7 +107,7 @@ rule evaluate:
     benchmark:
         f"{R}/benchmarks/evaluate-{{when}}.tsv"
     wildcard_constraints:
-        when="before|after",
+        when="|".join(CHECKPOINTS),
     conda:
         ENGINE_ENV
     threads: THREADS
@@ -123,7 +123,7 @@ rule evaluate:
         code=code("evaluate.py", "glimmer.heldout.evaluation", *SAMPLER_MODULES),
         packages=packages("evaluate.py", "glimmer.heldout.evaluation", *SAMPLER_MODULES),
     message:
-        "Evaluating held-out questions, {wildcards.when} training"
+        "Evaluating held-out questions: {wildcards.when}"
     script:
         "../workflow_scripts/evaluate.py"
 
@@ -159,3 +159,33 @@ rule compare:
         "Comparing before and after, paired"
     script:
         "../workflow_scripts/compare.py"
+
+
+rule heldout_curve:
+    input:
+        before=f"{R}/heldout/before.jsonl",
+        after=f"{R}/heldout/after.jsonl",
+        steps=[f"{R}/heldout/step-{step:06d}.jsonl" for step in CURVE_STEPS],
+    output:
+        curve=f"{R}/heldout/curve.json",
+    log:
+        f"{R}/logs/heldout_curve.log",
+    benchmark:
+        f"{R}/benchmarks/heldout_curve.tsv"
+    conda:
+        "../envs/workflow.yaml"
+    resources:
+        **place(),
+        mem_mb=more(1000),
+        runtime=more(30),
+    params:
+        steps=CURVE_STEPS,
+        last=config["training"]["steps"],
+        resamples=config["report"]["resamples"],
+        seed=config["report"]["seed"],
+        code=code("heldout_curve.py", "glimmer.heldout.curve"),
+        packages=packages("heldout_curve.py", "glimmer.heldout.curve"),
+    message:
+        "Held-out questions by step"
+    script:
+        "../workflow_scripts/heldout_curve.py"

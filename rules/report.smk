@@ -17,6 +17,7 @@ rule report:
         corpus=rules.corpus.output.manifest,
         questions=rules.questions.output.manifest,
         index=rules.index.output,
+        curve=CURVE,
     output:
         report=report(
             f"{R}/report.html",

@@ -36,6 +36,34 @@ rule grpo:
         "../workflow_scripts/train.py"
 
 
+rule step_checkpoint:
+    input:
+        checkpoint=rules.checkpoint.output,
+        final=rules.grpo.output.final,
+        metrics=rules.grpo.output.metrics,
+    output:
+        manifest=f"{R}/training/steps/step-{{step}}/manifest.json",
+    log:
+        f"{R}/logs/step_checkpoint-{{step}}.log",
+    benchmark:
+        f"{R}/benchmarks/step_checkpoint-{{step}}.tsv"
+    wildcard_constraints:
+        step=r"\d{6}",
+    conda:
+        "../envs/workflow.yaml"
+    resources:
+        **place(),
+        mem_mb=more(4000),
+        runtime=more(30),
+    params:
+        code=code("step_checkpoint.py", "glimmer.training.local.kept"),
+        packages=packages("step_checkpoint.py", "glimmer.training.local.kept"),
+    message:
+        "Weights of step {wildcards.step}"
+    script:
+        "../workflow_scripts/step_checkpoint.py"
+
+
 rule train:
     input:
         rules.grpo.output,

@@ -46,5 +46,6 @@ write_report(
         Path(snakemake.input.before_timings),
         Path(snakemake.input.after_timings),
     ),
+    curve=read_json(snakemake.input.curve[0]) if snakemake.input.curve else None,
     piece=token_pieces(Path(snakemake.input.checkpoint[0]).parent),
 )

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from glimmer.config.steps import curve_steps
+
 
 def cross_checks(config: Mapping[str, Any]) -> Iterator[str]:
     """Yield one line for each contradiction: keys, values found, relation expected, way out."""
@@ -16,6 +18,7 @@ def cross_checks(config: Mapping[str, Any]) -> Iterator[str]:
     yield from _rollouts(config)
     yield from _titan(config)
     yield from _evaluation(config)
+    yield from _curve(config)
 
 
 def _sources(config: Mapping[str, Any]) -> Iterator[str]:
@@ -126,4 +129,23 @@ def _evaluation(config: Mapping[str, Any]) -> Iterator[str]:
         yield (
             f"evaluation.samples: found {evaluation['samples']} with evaluation.temperature 0, at "
             f"which all samples of a question are the same; expected 1, or a temperature above 0."
+        )
+
+
+def _curve(config: Mapping[str, Any]) -> Iterator[str]:
+    training = config["training"]
+    if not config["report"].get("heldout_curve"):
+        return
+    if training["engine"] != "local":
+        yield (
+            f"report.heldout_curve: found true with training.engine {training['engine']!r}, "
+            f"expected false: only the engine local's checkpoints can be evaluated on the way. Set "
+            f"it to false."
+        )
+    elif not curve_steps(config):
+        yield (
+            f"report.heldout_curve: found true with training.keep_checkpoints "
+            f"{training['keep_checkpoints']}, training.checkpoint_every "
+            f"{training['checkpoint_every']} and {training['steps']} steps, of which none before "
+            f"the last is kept. Raise keep_checkpoints or lower checkpoint_every."
         )

@@ -66,7 +66,7 @@ def compare(
         DataError: a file is not one of records.
     """
     old, new = read_records(before), read_records(after)
-    _check_same(old, new, before, after)
+    check_same(old, new, before, after)
     found = verdict(old, new, seed=seed, resamples=resamples)
     measured = found["measured"]
     if repeats is not None:
@@ -243,7 +243,7 @@ def _summary(rows: Mapping[str, Any], ids: Sequence[str]) -> dict[str, Any]:
     return summary
 
 
-def _check_same(old: dict, new: dict, before: Path, after: Path) -> None:
+def check_same(old: dict, new: dict, before: Path, after: Path) -> None:
     """The same questions, asked with the same settings.
 
     Raises:

@@ -21,7 +21,7 @@ from glimmer.heldout.report_gates import gates as gate_table
 from glimmer.heldout.report_machine import report_json
 from glimmer.heldout.report_markdown import report_markdown
 from glimmer.heldout.report_page import document, unicode_only
-from glimmer.heldout.report_points import heldout_points
+from glimmer.heldout.report_points import curve_table, heldout_points
 from glimmer.heldout.report_tables import Html, esc
 from glimmer.heldout.report_transcripts import fitting
 from glimmer.heldout.report_viewer import viewer
@@ -63,6 +63,7 @@ def write_report(
     markdown_out: Path | None = None,
     piece: Callable[[int], str] | None = None,
     timings: tuple[Path, Path] | None = None,
+    curve: dict | None = None,
 ) -> None:
     """Write the page `out`, atomically, and its content for machines; the same inputs give the
     same bytes.
@@ -78,6 +79,7 @@ def write_report(
         json_out, markdown_out: where to write the content as JSON and as Markdown.
         piece: token id -> its text, for the viewer's log-probabilities; None leaves them out.
         timings: `<when>.timings.jsonl`, before and after; None leaves times of questions out.
+        curve: of `glimmer.heldout.curve.heldout_curve`; None: only before and after.
 
     Raises:
         DataError: a record, metrics or verdict file is not what it should be.
@@ -93,18 +95,21 @@ def write_report(
         defaults=defaults,
         benchmarks=tables.benchmark_rows(benchmarks),
         timings=None if timed is None else dict(zip(WHEN, map(summary, timed), strict=True)),
+        curve=curve,
     )
     plots, plotted = figures.curves(rows)
     parts = {
         "comparison": _comparison(paired),
         "gates": _gates(report["gates"]),
-        "training": _training(rows, paired["measured"], plots) if plotted["series"] else plots,
+        "training": plots,
         "transcripts": "",
         "settings": tables.settings(config, defaults),
         "resources": tables.benchmarks(report["benchmarks"]) + _timings(report["timings"]),
         "provenance": tables.provenance(provenance),
         "reproduce": _reproduce(report),
     }
+    if plotted["series"]:
+        parts["training"] = _training(rows, paired["measured"], plots, curve)
 
     def page(shown: Mapping[str, Any] | None) -> str:
         if shown is not None:
@@ -220,9 +225,15 @@ _CURVES_HELP = Html(
 )
 
 
-def _training(rows: Sequence[Mapping[str, Any]], measured: Mapping[str, Any], plots: Html) -> Html:
-    side_by_side = heldout_points(rows, measured) + figures.entropy_against_length(rows)
-    return Html(f'{_CURVES_HELP}{plots}<div class="two">{side_by_side}</div>')
+def _training(
+    rows: Sequence[Mapping[str, Any]],
+    measured: Mapping[str, Any],
+    plots: Html,
+    curve: Mapping[str, Any] | None,
+) -> Html:
+    side_by_side = heldout_points(rows, measured, curve) + figures.entropy_against_length(rows)
+    asked = curve_table(curve, measured)
+    return Html(f'{_CURVES_HELP}{plots}<div class="two">{side_by_side}</div>{asked}')
 
 
 def _gates(gates: Mapping[str, Mapping[str, Any]]) -> Html:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from glimmer.heldout.report_tables import Html, esc, percent, points, table
-from glimmer.heldout.report_words import floor_points, noise_sentence, power_sentence
+from glimmer.heldout.report_words import floor_points, noise_sentence, p_value, power_sentence
 
 _FOUND_IN = {
     "both": "both times",
@@ -14,11 +14,6 @@ _FOUND_IN = {
     "only_after": "only after",
     "neither": "neither time",
 }
-
-
-def p_value(value: float) -> str:
-    """Two digits; a p that is 0 in floating point is only known to be small."""
-    return f"{value:.2g}" if value >= 1e-300 else "< 1e-300"
 
 
 def grouped(

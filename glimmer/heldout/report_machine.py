@@ -22,10 +22,11 @@ def report_json(
     defaults: Mapping[str, Any] | None = None,
     benchmarks: Sequence[Mapping[str, Any]] = (),
     timings: Mapping[str, Any] | None = None,
+    curve: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """{"format", "run", "title", "sentence", "noise", "gain": sentences, "paired", "gates",
-    "training": {"steps", "first", "last"} or None, "benchmarks", "timings", "config", "changed":
-    settings that differ from the default, "reproduce", "cite", "provenance"}.
+    "training": {"steps", "first", "last"} or None, "curve", "benchmarks", "timings", "config",
+    "changed": settings that differ from the default, "reproduce", "cite", "provenance"}.
 
     Args:
         paired: verdict of `glimmer.heldout.paired.compare`.
@@ -36,6 +37,7 @@ def report_json(
         defaults: config/config.yaml; the run's own config if None.
         benchmarks: of `glimmer.heldout.report_tables.benchmark_rows`.
         timings: of `glimmer.heldout.timings.summary`, for "before" and "after".
+        curve: of `glimmer.heldout.curve.heldout_curve`.
     """
     defaults = config if defaults is None else defaults
     title = config["report"]["title"] or config["run"]
@@ -52,6 +54,7 @@ def report_json(
             for name, verdict in gates.items()
         },
         "training": {"steps": len(rows), "first": rows[0], "last": rows[-1]} if rows else None,
+        "curve": curve,
         "benchmarks": [dict(row) for row in benchmarks],
         "timings": timings,
         "config": dict(config),

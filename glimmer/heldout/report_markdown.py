@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from glimmer.heldout.report_ceiling import ceiling_sentence
-from glimmer.heldout.report_evidence import p_value
 from glimmer.heldout.report_figures import CURVES
 from glimmer.heldout.report_gates import gate_figure
+from glimmer.heldout.report_points import CURVE_HEAD, CURVE_HELP, curve_rows
 from glimmer.heldout.report_tables import flatten, number, percent, points
-from glimmer.heldout.report_words import floor_points, power_sentence, tests_sentence
+from glimmer.heldout.report_words import floor_points, p_value, power_sentence, tests_sentence
 from glimmer.heldout.timings import table as timing_rows
 
 _WHEN = ("before", "after")
@@ -45,6 +45,10 @@ def report_markdown(report: Mapping[str, Any]) -> str:
             parts += [f"## By {name}", _groups(found[f"by_{key}"], found, name)]
     parts += [*_retrieval(found), *_noise(found), *_leakage(found)]
     parts += [plain(power_sentence(found["power"], found["questions"])), *_training(report)]
+    if report["curve"] is not None:
+        rows = curve_rows(report["curve"], found)
+        parts += ["## Held-out questions by step", markdown_table(CURVE_HEAD, rows)]
+        parts.append(plain(CURVE_HELP))
     if rows := [
         [".".join(filter(None, key)), value] for key, value in flatten(report["changed"]).items()
     ]:

@@ -113,6 +113,11 @@ def _p(value: float) -> str:
     return f"p = {value:.2g}" if value >= 1e-300 else "p < 1e-300"
 
 
+def p_value(value: float) -> str:
+    """Two digits; a p that is 0 in floating point is only known to be small."""
+    return f"{value:.2g}" if value >= 1e-300 else "< 1e-300"
+
+
 def noise_sentence(measured: Mapping[str, Any]) -> str:
     """The noise floor in a sentence, and what the difference is against it."""
     noise = measured.get("noise")

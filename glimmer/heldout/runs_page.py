@@ -6,11 +6,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from glimmer.heldout.report_evidence import p_value
 from glimmer.heldout.report_figures import nice_ticks, tick
 from glimmer.heldout.report_markdown import markdown_table, plain
 from glimmer.heldout.report_page import document
 from glimmer.heldout.report_tables import Html, esc, points, table
+from glimmer.heldout.report_words import p_value
 
 _TITLE = "Runs side by side"
 _HEAD = (

@@ -172,6 +172,14 @@ def test_a_wrong_value_is_explained(good: dict[str, Any], key: str, value: Any, 
         ({"embedding.model": "hub:a/b"}, r"embedding\.revision: found null.*40 hex"),
         ({"corpus.revision": "0" * 40}, r"corpus\.revision: .*expected null"),
         ({"questions.heldout": "train.jsonl"}, "the same file as questions.train"),
+        (
+            {"report.heldout_curve": True, "training.engine": "titan"},
+            r"report\.heldout_curve: found true with training\.engine 'titan', expected false",
+        ),
+        (
+            {"report.heldout_curve": True, "training.keep_checkpoints": 1},
+            r"report\.heldout_curve: found true with training\.keep_checkpoints 1.*Raise keep",
+        ),
     ],
 )
 def test_settings_that_do_not_fit_together(
@@ -317,3 +325,21 @@ def test_names_that_a_cluster_gets_hold_nothing_for_a_shell(good, key: str, text
 def test_the_name_of_a_run_is_one_plain_word(good, text: str) -> None:
     good["run"] = text
     assert f"run: found {text!r}" in problem(good)
+
+
+@pytest.mark.parametrize(
+    ("steps", "every", "keep", "expected"),
+    [
+        (50, 10, 2, [40]),
+        (50, 10, 5, [10, 20, 30, 40]),
+        (50, 10, 9, [10, 20, 30, 40]),
+        (7, 3, 3, [3, 6]),  # the last step is saved too
+        (5, 9, 3, []),
+        (50, 10, 1, []),
+    ],
+)
+def test_steps_on_the_way(good, steps, every, keep, expected) -> None:
+    good["training"] |= {"steps": steps, "checkpoint_every": every, "keep_checkpoints": keep}
+    assert config.curve_steps(good) == []  # nobody asked
+    good["report"]["heldout_curve"] = True
+    assert config.curve_steps(good) == expected

@@ -209,6 +209,7 @@ class Case:
             ]
             for name, rows in (("before", self.before), ("after", self.after))
         }
+        self.curve = None
         self.config = copy.deepcopy(CONFIG)
         self.defaults = copy.deepcopy(CONFIG)
         self.provenance = copy.deepcopy(PROVENANCE)
@@ -245,6 +246,7 @@ class Case:
             json_out=f / "report.json",
             markdown_out=f / "report.md",
             piece=lambda token: f" t{token}",
+            curve=self.curve,
             timings=(f / "before.timings.jsonl", f / "after.timings.jsonl"),
         )
         return (f / name).read_text(encoding="utf-8")

@@ -9,6 +9,7 @@ import shutil
 import pytest
 
 from glimmer.errors import DataError
+from glimmer.files import read_json
 from glimmer.heldout.report_figures import (
     Plot,
     curves,
@@ -407,6 +408,31 @@ def test_heldout_points_stand_at_their_rates():
     assert "after, step 4: 50.0 %, interval 25.0 % to 75.0 %" in figure
     assert heldout_points([], measured) == ""
     assert "nan" not in heldout_points([{"step": 3}], measured)
+
+
+def point(step, correct, **paired):
+    rate = correct / 200
+    return {"step": step, "correct": correct, "exact_match": rate, "ci95": [0.25, 0.75]} | paired
+
+
+def test_steps_on_the_way_are_in_figure_table_and_json(case):
+    paired = {
+        "difference": {"mean": 0.1, "ci95": [0.02, 0.18]},
+        "gained": 30,
+        "lost": 10,
+        "mcnemar_p": 0.0022,
+        "holm_p": 0.0044,
+    }
+    case.curve = {"points": [point(0, 80), point(20, 100, **paired), point(50, 130, **paired)]}
+    page = case.write()
+    assert page.count('class="held ') == 3 and "after, step 20: 50.0" in page
+    assert "Held-out questions by step" in page and "its result needs others" in page
+    row = "| 20 | 100 | 50.0 % | 25.0–75.0 % | +10.0 | "
+    assert row in (text := (case.folder / "report.md").read_text())
+    assert (
+        "| 0 | 80 | 40.0 % | 25.0–75.0 % | – |" in text and "| 30 | 10 | 0.0022 | 0.0044 |" in text
+    )
+    assert read_json(case.folder / "report.json")["curve"] == case.curve
 
 
 def test_plots_of_nothing_are_nothing():

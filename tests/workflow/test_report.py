@@ -9,7 +9,7 @@ from collections import Counter
 from pyarrow import Table, parquet
 
 from glimmer.assets import read_questions
-from glimmer.files import read_json, read_jsonl, write_json
+from glimmer.files import read_json, read_jsonl, sha256_file, write_json
 from glimmer.heldout.timings import read_timings
 
 RUN = "results/t"
@@ -121,3 +121,30 @@ def test_snakemakes_own_report_holds_ours(workflow):
     files = {name: base64.b64decode(content) for name, content in held}
     for name in ("report.html", "report.json", "report.md"):
         assert files[name] == (workflow.folder / RUN / name).read_bytes(), name
+
+
+def test_held_out_questions_on_the_way(workflow):
+    """Asked for, each kept checkpoint is evaluated and nothing else is done again."""
+    workflow.configure(report={"heldout_curve": True})
+    assert workflow.stale() == {"step_checkpoint", "evaluate", "heldout_curve", "report"}
+    workflow.run()
+    run = workflow.folder / RUN
+    points = read_json(run / "heldout/curve.json")["points"]
+    assert [point["step"] for point in points] == [0, 1, 2]
+    measured = read_json(run / "heldout/paired.json")["measured"]
+    assert points[2]["correct"] == measured["after"]["correct"]
+    assert points[2]["mcnemar_p"] == measured["mcnemar_p"]
+    assert ids(run / "heldout/step-000001.jsonl") == ids(run / "heldout/before.jsonl")
+    # Step 1's weights are neither those before nor those after.
+    folders = ("assets/checkpoint", "training/steps/step-000001", "training/final")
+    weights = [sha256_file(run / name / "model.safetensors") for name in folders]
+    assert len(set(weights)) == 3
+    assert read_json(run / "report.json")["curve"]["points"] == points
+    assert "Held-out questions by step" in (run / "report.html").read_text()
+    assert "Nothing to be done" in workflow.run()
+    # Another learning rate: training, what comes of it, and each of its checkpoints.
+    workflow.configure(training={"learning_rate": 1e-4})
+    again = {"grpo", "step_checkpoint", "evaluate", "compare", "heldout_curve", "report"}
+    assert workflow.stale() == again
+    workflow.configure(training={"learning_rate": 2e-4}, report={"heldout_curve": False})
+    assert workflow.stale() == {"report"}  # as before, and less to show
