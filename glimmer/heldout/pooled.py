@@ -103,8 +103,9 @@ def pool_seeds(
         seeds, "sd_seeds": standard deviation of the seeds' differences}, "gained_in", "lost_in":
         {seeds: questions gained, or lost, in so many of them}, "floor": how much evaluating the
         same weights again moves the mean difference in 95 % of cases, a fraction; None if not
-        measured}. The floor takes the passes before training for one evaluation that all seeds
-        share, which is the larger of the two cases.
+        measured, "floor_at_most": by the upper ends of the changed questions' intervals}. The
+        floor takes the passes before training for one evaluation that all seeds share, which is the
+        larger of the two cases.
     """
     questions = verdicts[0]["measured"]["questions"]
     changes = [
@@ -120,10 +121,11 @@ def pool_seeds(
     over_questions = paired_difference(np.zeros(questions), means, seed=seed, resamples=resamples)
     measured = [v["measured"] for v in verdicts]
     noises = [m.get("noise") for m in measured]
-    floor = None
+    floor = at_most = None
     if all(noises):
-        moved = [np.mean([noise[side]["pair_rate"] for noise in noises]) for side in _SIDES]
-        floor = Z * float(np.sqrt((moved[0] + moved[1] / len(verdicts)) / 2 / questions))
+        floor, at_most = (
+            _floor(noises, rate, questions) for rate in ("pair_rate", "pair_rate_at_most")
+        )
     return {
         "seeds": len(verdicts),
         "questions": questions,
@@ -141,9 +143,15 @@ def pool_seeds(
             "sd_seeds": float(table.mean(axis=1).std(ddof=1)),
         },
         "floor": floor,
+        "floor_at_most": at_most,
         "gained_in": _times(table > 0),
         "lost_in": _times(table < 0),
     }
+
+
+def _floor(noises: Sequence[Mapping[str, Any]], rate: str, questions: int) -> float:
+    before, after = (np.mean([noise[side][rate] for noise in noises]) for side in _SIDES)
+    return Z * float(np.sqrt((before + after / len(noises)) / 2 / questions))
 
 
 def _times(happened: np.ndarray) -> dict[str, int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from glimmer.heldout.report_machine import report_json
 from glimmer.heldout.report_markdown import report_markdown
 from glimmer.heldout.report_page import document, unicode_only
 from glimmer.heldout.report_points import curve_table, heldout_points
-from glimmer.heldout.report_tables import Html, esc
+from glimmer.heldout.report_tables import Html, esc, together
 from glimmer.heldout.report_transcripts import fitting
 from glimmer.heldout.report_viewer import viewer
 from glimmer.heldout.report_words import gain_sentence, tests_sentence
@@ -31,7 +30,6 @@ from glimmer.heldout.timings import table as timing_rows
 
 WHEN = ("before", "after")
 
-_TOGETHER = re.compile(r"\[[^]]*\]|p (?:=|&lt;) [\de.+-]*\d|±[\d.]+ points")
 MAX_BYTES = 9_900_000
 """Of a page; transcripts take what the rest leaves."""
 _VIEWER_BYTES = 50_000  # the viewer's frame, with its choices
@@ -154,19 +152,14 @@ def first_screen(report: Mapping[str, Any]) -> Html:
     )
     outcomes = report["paired"]["measured"]["outcomes"]
     return Html(
-        f'<p class="result">{_together(report["sentence"])}</p>'
-        f'<p class="noise">{_together(report["noise"])}</p>'
+        f'<p class="result">{together(report["sentence"])}</p>'
+        f'<p class="noise">{together(report["noise"])}</p>'
         f'<div class="two">{outcome.flow(outcomes)}{listed}</div>'
     )
 
 
 def _state(gate: Mapping[str, Any]) -> str:
     return "passed" if gate["passed"] else "failed"
-
-
-def _together(text: str) -> Html:
-    """A sentence as HTML; intervals and p values are not broken over lines."""
-    return Html(_TOGETHER.sub(r'<span class="together">\g<0></span>', esc(text)))
 
 
 def _metrics(path: Path) -> list[dict[str, Any]]:
@@ -194,7 +187,7 @@ def _comparison(paired: Mapping[str, Any]) -> Html:
         + outcome.bars(old, new, measured["questions"])
         + tables.two_by_two(measured["table"])
         + "</div>"
-        + f'<p id="tests">{_together(tests_sentence(measured))}</p>'
+        + f'<p id="tests">{together(tests_sentence(measured))}</p>'
         + evidence.differences(measured)
         + "<h3>Outcomes</h3>"
         + '<div class="two">'

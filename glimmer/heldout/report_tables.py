@@ -15,6 +15,7 @@ from glimmer.search_r1.scoring import OUTCOMES
 
 _HASH = re.compile(r"[0-9a-f]{40,64}")
 _ABSENT = "not set"
+_TOGETHER = re.compile(r"\[[^]]*\]|p (?:=|&lt;) [\de.+-]*\d|±[\d.]+ points")
 
 MEANS = {
     "searches": "searches a question",
@@ -33,6 +34,11 @@ class Html(str):
 def esc(value: Any) -> Html:
     """`value` as HTML text, safe in attributes too; HTML stays as it is."""
     return value if isinstance(value, Html) else Html(html.escape(str(value), quote=True))
+
+
+def together(text: str) -> Html:
+    """A sentence as HTML; intervals and p values are not broken over lines."""
+    return Html(_TOGETHER.sub(r'<span class="together">\g<0></span>', esc(text)))
 
 
 def number(value: Any) -> str:

@@ -84,7 +84,8 @@ def pooled_noise(pool: Mapping[str, Any]) -> str:
     against = "exceeds" if abs(pool["difference"]["mean"]) > floor else "does not exceed"
     return (
         f"Noise floor: evaluating the same weights again moves this mean by ±{100 * floor:.1f} "
-        f"points in 95 % of cases; the difference {against} it."
+        f"points in 95 % of cases (at most ±{100 * pool['floor_at_most']:.1f} by the intervals of "
+        f"what was found); the difference {against} it."
     )
 
 

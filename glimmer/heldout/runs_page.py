@@ -9,7 +9,7 @@ from typing import Any
 from glimmer.heldout.report_figures import nice_ticks, tick
 from glimmer.heldout.report_markdown import markdown_table, plain
 from glimmer.heldout.report_page import document
-from glimmer.heldout.report_tables import Html, esc, points, table
+from glimmer.heldout.report_tables import Html, esc, points, table, together
 from glimmer.heldout.report_words import p_value
 
 _TITLE = "Runs side by side"
@@ -38,8 +38,8 @@ _POOLED = (
     "p",
 )
 _HELP = (
-    "Points: after − before, of all questions, with the 95 % paired bootstrap interval. p: exact "
-    "McNemar."
+    "Each run: points, after − before of all questions, with the 95 % paired bootstrap interval. "
+    "p: exact McNemar."
 )
 _POOLED_HELP = (
     "Pooled are runs that differ only in training.seed: their differences are averaged by "
@@ -71,11 +71,12 @@ def runs_page(found: Mapping[str, Any]) -> str:
     pooled = {name for pool in found["pooled"] for name in pool["runs"]}
     alone = [run for run in found["runs"] if run["run"] not in pooled]
     first = [
-        f'<p class="result">{esc(pool["sentence"])}</p><p class="noise">{esc(pool["noise"])}</p>'
+        f'<p class="result">{together(pool["sentence"])}</p>'
+        f'<p class="noise">{together(pool["noise"])}</p>'
         for pool in found["pooled"]
     ]
     first += [
-        f'<p class="result"><strong>{esc(run["run"])}</strong>: {esc(run["sentence"])}</p>'
+        f'<p class="result"><strong>{esc(run["run"])}</strong>: {together(run["sentence"])}</p>'
         for run in alone
     ]
     return document(
@@ -89,7 +90,7 @@ def runs_page(found: Mapping[str, Any]) -> str:
 
 def _sentences(runs: Sequence[Mapping[str, Any]]) -> str:
     listed = "".join(
-        f"<dt>{esc(run['run'])}</dt><dd>{esc(run['sentence'])} {esc(run['noise'])}</dd>"
+        f"<dt>{esc(run['run'])}</dt><dd>{together(run['sentence'])} {together(run['noise'])}</dd>"
         for run in runs
     )
     return f'<dl class="runs">{listed}</dl>'

@@ -98,13 +98,18 @@ def test_the_pooled_sentence_and_floor(report):
     for made, after in ((report, 0.02), (again := changed(report, "seed1", seed=1), 0.06)):
         made["paired"]["measured"]["noise"] = {
             "difference": 0.01,
-            "before": {"pair_rate": 0.01},
-            "after": {"pair_rate": after},
+            "before": {"pair_rate": 0.01, "pair_rate_at_most": 0.09},
+            "after": {"pair_rate": after, "pair_rate_at_most": 0.08},
         }
     (pool,) = compare_runs([report, again], seed=0, resamples=500)["pooled"]
     expected = 1.959964 * np.sqrt((0.01 + 0.04 / 2) / 2 / 200)
     assert pool["floor"] == pytest.approx(expected)
-    assert f"this mean by ±{100 * expected:.1f} points" in pool["noise"]
+    most = 1.959964 * np.sqrt((0.09 + 0.08 / 2) / 2 / 200)
+    assert pool["floor_at_most"] == pytest.approx(most)
+    assert (
+        f"by ±{100 * expected:.1f} points in 95 % of cases (at most ±{100 * most:.1f} by"
+        in (pool["noise"])
+    )
     assert pool["noise"].endswith("the difference exceeds it.")
     assert pool["sentence"].startswith(
         "Over 2 training seeds (test, seed1) the model answers on average 130.0 of 200 held-out "
