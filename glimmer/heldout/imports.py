@@ -85,7 +85,19 @@ def _lines(path: Path) -> Iterator[tuple[int, Any]]:
     if not path.is_file():
         raise DataError(f"{path}: found no such file, expected JSONL. {_WAY_OUT}")
     with disk_errors(path, "reading"):
-        yield from read_jsonl(path)
+        with open(path, "rb") as handle:
+            if handle.readline().strip() == b"[":
+                raise DataError(
+                    f"{path}: found a JSON array over several lines, which early versions of "
+                    "lm-evaluation-harness wrote, expected one object a line. Convert it: "
+                    "jq -c '.[]' FILE."
+                )
+        try:
+            yield from read_jsonl(path)
+        except (ValueError, RecursionError) as error:  # a number or a nesting too large for Python
+            raise DataError(
+                f"{path}: found a line that cannot be read ({error}). Correct or remove it."
+            ) from error
 
 
 def _minimal(row: dict[str, Any], metric: str, where: str) -> dict[str, Any]:

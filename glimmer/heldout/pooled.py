@@ -75,9 +75,13 @@ def compare_runs(
         "pooled": [
             _pool(list(group.values()), seed=seed, resamples=resamples)
             for group in groups.values()
-            if len(group) > 1
+            if len(group) > 1 and _questions(group) > 1  # one question has no variance
         ],
     }
+
+
+def _questions(group: Mapping[int, Mapping[str, Any]]) -> int:
+    return next(iter(group.values()))["paired"]["measured"]["questions"]
 
 
 def _pool(group: Sequence[Mapping[str, Any]], *, seed: int, resamples: int) -> dict[str, Any]:

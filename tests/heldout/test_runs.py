@@ -149,6 +149,13 @@ def test_a_second_run_of_a_seed_is_not_another_seed(report):
     assert compare_runs(runs[:2], seed=0, resamples=50)["pooled"] == []
 
 
+def test_a_single_question_is_not_pooled(report):
+    runs = [changed(report, "seed0"), changed(report, "seed1", seed=1)]
+    for run in runs:
+        run["paired"]["measured"]["questions"] = 1
+    assert compare_runs(runs, seed=0, resamples=50)["pooled"] == []
+
+
 def test_other_questions_are_said_and_not_pooled(report):
     other = changed(report, "other", seed=1)
     other["paired"]["measured_on"]["questions_sha256"] = "x"
