@@ -105,6 +105,22 @@ def record(i, right, rng, *, outcome=None, searched=True):
     }
 
 
+def _point(step, correct, **paired):
+    rate = {"exact_match": correct / 200, "ci95": [0.25, 0.75]}
+    return {"step": step, "questions": 200, "correct": correct} | rate | paired
+
+
+_PAIRED = {
+    "difference": {"mean": 0.1, "ci95": [0.02, 0.18]},
+    "gained": 30,
+    "lost": 10,
+    "mcnemar_p": 0.0022,
+    "holm_p": 0.0044,
+}
+# `curve.json` of a run with one checkpoint on the way.
+CURVE = {"points": [_point(0, 80), _point(20, 100, **_PAIRED), _point(50, 130, **_PAIRED)]}
+
+
 class Case:
     """The inputs of a report in a folder; tests change them before `write`."""
 

@@ -33,7 +33,7 @@ from glimmer.heldout.report_tables import (
 from glimmer.heldout.report_transcripts import MAX_OTHERS, fitting, page_bytes, transcripts
 from glimmer.heldout.report_words import gain_sentence, result_sentence
 from glimmer.provenance.code import code_parts
-from tests.heldout.pages import COMMIT, CONFIG, HOSTILE, Case, Page
+from tests.heldout.pages import COMMIT, CONFIG, CURVE, HOSTILE, Case, Page
 
 PLENTY = 10**9  # bytes
 
@@ -410,20 +410,8 @@ def test_heldout_points_stand_at_their_rates():
     assert "nan" not in heldout_points([{"step": 3}], measured)
 
 
-def point(step, correct, **paired):
-    rate = correct / 200
-    return {"step": step, "correct": correct, "exact_match": rate, "ci95": [0.25, 0.75]} | paired
-
-
 def test_steps_on_the_way_are_in_figure_table_and_json(case):
-    paired = {
-        "difference": {"mean": 0.1, "ci95": [0.02, 0.18]},
-        "gained": 30,
-        "lost": 10,
-        "mcnemar_p": 0.0022,
-        "holm_p": 0.0044,
-    }
-    case.curve = {"points": [point(0, 80), point(20, 100, **paired), point(50, 130, **paired)]}
+    case.curve = CURVE
     page = case.write()
     assert page.count('class="held ') == 3 and "after, step 20: 50.0" in page
     assert "Held-out questions by step" in page and "its result needs others" in page

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from tests.heldout.browsing import choose, visit
-from tests.heldout.pages import HOSTILE
+from tests.heldout.pages import CURVE, HOSTILE
 
 
 def test_in_a_browser(browser, case):
@@ -116,6 +116,7 @@ def test_a_fragment_opens_one_question_in_a_browser(browser, case):
 @pytest.mark.parametrize("width", [360, 1400])
 def test_no_sideways_scrolling(browser, case, width):
     case.before[0]["question"] = case.after[0]["question"] = "long" * 60
+    case.curve = CURVE
     case.config["report"]["title"] += " with " + "a title that is longer than a phone is wide, " * 2
     case.config["run"] = "a-run-of-a-name-that-is-longer-than-a-phone-is-wide-and-has-no-spaces"
     case.config["checkpoint"]["source"] = "/a/folder/" + "of/many/others/" * 9

@@ -12,7 +12,7 @@ from glimmer.files import read_json, write_text
 from glimmer.heldout.pooled import compare_runs
 from glimmer.heldout.runs_page import runs_page
 from tests.heldout.browsing import colours, open_all, visit
-from tests.heldout.pages import Case
+from tests.heldout.pages import CURVE, Case
 
 STRANGE = [
     "</textarea></title></style>",
@@ -37,6 +37,7 @@ def findings(browser, axe):
 @pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (360, "dark")])
 def test_axe_finds_nothing(browser, axe, tmp_path, width, scheme):
     case = Case(tmp_path / "run", questions=30, gained=10, lost=3, both=9)
+    case.curve = CURVE
     case.write()
     colours(browser, scheme)
     find = visit(browser, case.folder / "report.html", width)
