@@ -55,7 +55,15 @@ RANDOM_ENTROPY = 0.75
 """Largest entropy of random weights, as a share of ln(vocabulary). Under the soft cap of 20 they
 reach 0.47 (4,096 tokens) to 0.65 (202,048), by drawing; logits that are all 0 give 1."""
 SLICE = {"num_hidden_layers": 4}  # three layers with a window and rope, one without
-ONE_GPU = {"trainer_fsdp": 1, "trainer_tp": 1, "generator_tp": 1, "share_gpu": True}
+ONE_GPU = {
+    "trainer_fsdp": 1,
+    "trainer_tp": 1,
+    "generator_tp": 1,
+    "share_gpu": True,
+    # Beside the trainer's float32 weights and their copy, 37 GB for four layers of the 30B's shape;
+    # the run's own fraction is of a card that the generator has to itself.
+    "generator_memory_fraction": 0.3,
+}
 
 
 def check_bitwise(

@@ -3,7 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from glimmer.files import read_json
+from glimmer import config as configs
+from glimmer.files import read_json, write_json
+from glimmer.parity import bitwise
 from glimmer.parity.bitwise import COMPARISONS, SLICE, WIDE, judge, models
 from glimmer.training.local.model import parameter_count, read_text_config
 
@@ -55,6 +57,41 @@ def test_a_checkpoint_that_fits_is_measured_itself_and_a_large_one_by_its_shape(
     assert models(large) == {"slice": SLICE, "wide": WIDE}
     assert parameter_count(large | SLICE) < 5e9  # float32 beside bfloat16 on a card of 80 GB
     assert parameter_count(tiny | WIDE) > 0.8e9
+
+
+def test_trainer_and_generator_share_a_card_of_80_gb_in_the_gate(tmp_path, monkeypatch):
+    """The run's own fraction is of cards that the generator has to itself."""
+    paper = configs.load(ROOT / "config/config.yaml", ROOT / "config/h100x8.yaml")
+    asked = []
+
+    def run_process(command, *, alive, **_):
+        asked.append(read_json(command[-1]))
+        write_json(alive, run())
+        return 0
+
+    monkeypatch.setattr(bitwise, "run_process", run_process)
+    monkeypatch.setattr(bitwise, "interpreter", lambda titan: "python")
+    monkeypatch.setattr(bitwise, "load_renderer", lambda *_, **__: None)
+    monkeypatch.setattr(bitwise, "gate_prompts", lambda *_, **__: [[1, 2]])
+    large = read_json(ROOT / "glimmer/preflight/muse_glimmer_30b.json")["text_config"]
+    monkeypatch.setattr(bitwise, "read_text_config", lambda _: large)
+    names = ("training", "search", "renderer", "titan")
+    bitwise.check_bitwise(
+        **{name: paper[name] for name in names},
+        settings=paper["parity"],
+        **{name: tmp_path for name in ("checkpoint", "questions", "corpus", "work")},
+        out=tmp_path / "verdict.json",
+        log=tmp_path / "log",
+    )
+    assert [r["shape"] for r in asked] == [SLICE, WIDE, WIDE]
+    card = 80 * 2**30
+    for request in asked:
+        titan, parameters = request["job"]["titan"], parameter_count(large | request["shape"])
+        logits = 3 * titan["context"] * large["vocab_size"] * 4
+        fraction = titan["generator_memory_fraction"] * card
+        # While weights are handed over, and while the trainer scores a row.
+        assert 8 * parameters + fraction < 0.95 * card
+        assert 4 * parameters + logits + fraction < 0.95 * card
 
 
 @pytest.mark.parametrize("blind", [1, 2, 3])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 from glimmer.errors import GlimmerError
 from glimmer.logs import get_logger
@@ -23,7 +24,7 @@ from torchtitan.distributed.utils import get_spmd_backend  # noqa: E402
 from torchtitan.experiments.rl.actors.generator import VLLMGenerator  # noqa: E402
 from torchtitan.experiments.rl.actors.trainer import PolicyTrainer  # noqa: E402
 
-from glimmer.training.titan.digest import SyncLog, digest  # noqa: E402
+from glimmer.training.titan.digest import SyncLog, digest, noted  # noqa: E402
 from glimmer.training.titan.host_adam import HostAdam  # noqa: E402
 
 compat.use_vllm_attention()
@@ -56,17 +57,13 @@ class Trainer(PolicyTrainer):
             self.optimizers.put_away_after(self.checkpointer)
             self.optimizers.put_away()  # a resumed run has them now
         sync = SyncLog(output_dir)
-        put = torchstore.put_state_dict
 
-        async def put_and_note(state_dict, *args, **options):
-            start = time.perf_counter()
-            await put(state_dict, *args, **options)
-            seconds = time.perf_counter() - start
-            facts = {"digest": digest(state_dict), "seconds": seconds, **peak_memory()}
+        def note(**facts: Any) -> None:
+            facts |= peak_memory()
             if int(os.environ.get("RANK", "0")) == 0:
                 sync.note("trainer", self.policy_version, **facts)
 
-        torchstore.put_state_dict = put_and_note
+        torchstore.put_state_dict = noted(torchstore.put_state_dict, note)
         if ready := os.environ.get(READY):
             Path(ready).touch()
 

@@ -8,7 +8,8 @@ changed, missing or unchanged weight; it does not see two elements of one tensor
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import time
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,25 @@ def digest(state: Mapping[str, torch.Tensor], dtype: torch.dtype = torch.bfloat1
     }
     text = "".join(f"{name} {sums[name]}\n" for name in sorted(sums))
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def noted(
+    put: Callable[..., Awaitable[None]], note: Callable[..., None]
+) -> Callable[..., Awaitable[None]]:
+    """torchstore's `put_state_dict`, which then tells `note` the digest and the seconds of the put.
+
+    The digest is taken before anything is awaited. Off-policy the next forward pass runs while a
+    put waits, and both talk over the same process groups: behind the put, one rank would add up its
+    digest while another gathers its layers, and all would wait for ever.
+    """
+
+    async def put_and_note(state_dict: Mapping[str, torch.Tensor], *args: Any, **options: Any):
+        found = digest(state_dict)
+        start = time.perf_counter()
+        await put(state_dict, *args, **options)
+        note(digest=found, seconds=time.perf_counter() - start)
+
+    return put_and_note
 
 
 class SyncLog:

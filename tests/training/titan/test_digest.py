@@ -1,10 +1,12 @@
+import asyncio
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from glimmer.errors import GlimmerError
-from glimmer.training.titan.digest import SyncLog, digest, tensor_sum
+from glimmer.training.titan.digest import SyncLog, digest, noted, tensor_sum
 
 
 @pytest.fixture
@@ -69,3 +71,31 @@ def test_a_sync_that_changed_nothing_stops_the_run(tmp_path):
         log.check(2, may_stand_still=False)
     note(log, 3, "cccc", "cccc")
     assert log.check(3, may_stand_still=False)["digest"] == "cccc"
+
+
+def test_nothing_of_a_put_is_behind_what_runs_while_it_waits(weights, monkeypatch):
+    """Off-policy the next forward pass runs while a put waits. Collectives of the digest behind it
+    would come in another order on another rank, and both would wait for ever."""
+    order = []
+
+    def collective(state):
+        order.append("digest")
+        return digest(state)
+
+    async def put(state, key):
+        order.append("put")
+        await asyncio.sleep(0)
+        order.append(f"put of {key} ended")
+
+    async def forward_backward():
+        order.append("forward_backward")
+
+    async def step():
+        push = asyncio.create_task(noted(put, lambda **facts: told.append(facts))(weights, "w"))
+        await asyncio.gather(push, asyncio.create_task(forward_backward()))
+
+    told = []
+    monkeypatch.setattr("glimmer.training.titan.digest.digest", collective)
+    asyncio.run(step())
+    assert order == ["digest", "put", "forward_backward", "put of w ended"]
+    assert told[0]["digest"] == digest(weights) and told[0]["seconds"] >= 0
