@@ -23,6 +23,11 @@ rule all:
         rules.heldout_report.input,
 
 
+# Hours go by until training; a host that cannot carry it is refused in the first minute.
+onstart:
+    check_host({job.rule.name for job in workflow.dag.needrun_jobs()})
+
+
 localrules:
     all,
     train,

@@ -17,6 +17,8 @@ from glimmer.errors import GlimmerError
 from glimmer.files import sha256_file
 from glimmer.heldout.samplers import VLLM_DECISIVE
 from glimmer.operational import decisive
+from glimmer.preflight import check as host_check
+from glimmer.preflight.storage import job_mb
 from glimmer.provenance import (
     fingerprint,
     imported_packages,
@@ -87,6 +89,7 @@ GPUS = {
     "grpo": training_gpus() if TITAN else 0,
     "evaluate": config["titan"]["generator_tp"] if VLLM else 0,
 }
+GPU_ROOM = 1000
 # A folder is known by the small file in it that is written last and holds the sha256 of the others:
 # a touched or copied folder is the same one, of whatever size.
 CHECKPOINTS = {
@@ -152,6 +155,33 @@ def more(amount):
     return granted
 
 
+def job_memory():
+    """MB of the jobs that hold the checkpoint, by its config.json where that is known already."""
+    source = config["checkpoint"]["source"]
+    model = None
+    if source in host_check.KNOWN_MODELS or not source.startswith("hub:"):
+        try:
+            model = host_check.model_config(config["checkpoint"])
+        except GlimmerError:
+            pass  # fetching says what is wrong
+    return job_mb(config, model, host_check.RESOURCES)
+
+
+def check_host(needed):
+    """Refuse this host before anything is made, if `needed` jobs are to train on its GPUs.
+
+    A cluster's jobs run elsewhere: there training looks at its own host first.
+    """
+    if TITAN and workflow.local_exec and "grpo" in needed:
+        fetching = {"checkpoint", "corpus", "questions", "embed"} & needed
+        try:
+            host_check.require(
+                config, out=Path(f"{R}/preflight.json"), ask_hub=bool(fetching)
+            )
+        except GlimmerError as error:
+            raise WorkflowError(str(error))
+
+
 def index_mem_mb(wildcards, input, attempt):
     """Memory of an HNSW index: N x (4d + 8M) bytes, of which the vectors' files are N x 4d.
 
@@ -162,8 +192,8 @@ def index_mem_mb(wildcards, input, attempt):
 
 
 def place(gpu=0, alone=True):
-    """Where a job may run: partition, account and GPUs by section `cluster`; on this host, one at a
-    time of those that expect a GPU to themselves (profiles/default)."""
+    """Where a job may run: partition, account and GPUs by section `cluster`; on this host, a job that
+    expects its GPUs to itself beside no other one that takes any (profiles/default)."""
     chosen = config["cluster"]
     kind = "gpu_partition" if gpu else "partition"
     wanted = {
@@ -173,8 +203,8 @@ def place(gpu=0, alone=True):
     }
     if gpu:
         wanted["nodes"] = 1  # a number of GPUs alone, a cluster may find on several
-    if gpu and alone:
-        wanted["gpu_alone"] = 1
+        # A host has GPU_ROOM of it: a shard of the corpus takes one part, all others the whole.
+        wanted["gpu_room"] = GPU_ROOM if alone else 1
     return {"gpu": gpu, **{k: v for k, v in wanted.items() if v is not None}}
 
 
@@ -187,3 +217,6 @@ def compared_runs():
     else:
         paths = [folder / name / "report.json" for name in names]
     return {str(path): file_state(path) for path in paths}
+
+
+MEMORY = job_memory()

@@ -106,7 +106,7 @@ rule gate_model:
     threads: THREADS
     resources:
         **place(),
-        mem_mb=more(3000),
+        mem_mb=more(MEMORY["gate_model"]),
         runtime=more(60),
     params:
         settings=settings("parity", "renderer"),

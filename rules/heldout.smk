@@ -113,7 +113,7 @@ rule evaluate:
     threads: THREADS
     resources:
         **place(gpu=GPUS["evaluate"]),
-        mem_mb=more(4000),
+        mem_mb=more(MEMORY["evaluate"]),
         runtime=more(240),
     params:
         settings=settings("evaluation", "search", "renderer"),

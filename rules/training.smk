@@ -22,7 +22,7 @@ rule grpo:
     threads: THREADS
     resources:
         **place(gpu=GPUS["grpo"]),
-        mem_mb=more(6000),
+        mem_mb=more(MEMORY["grpo"]),
         runtime=more(1440),
     params:
         settings=settings("training", "search", "renderer", *ENGINE_SECTIONS),

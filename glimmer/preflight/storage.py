@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,10 @@ KNOWN_DIMENSIONS = {
 _MARGIN = 0.05
 _PROCESS = int(2.5 * GIB)  # main memory of one process with torch and its libraries
 _SAMPLE = 1 << 20
+# Of the model gate (`glimmer.parity.model`): the most parameters that it compares whole, and
+# bytes for each of them: float32 weights five times over (two models, what is read and converted,
+# what is written back), and the logits of five passes.
+_COMPARED_WHOLE, _COMPARED = 2_000_000_000, 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +133,32 @@ def ram_items(
     else:
         items["weights, gradients, Adam and activations"] = 16 * weights + _PROCESS
     return items
+
+
+def job_mb(config: Mapping[str, Any], model: Mapping[str, Any] | None, resources: Path) -> dict:
+    """Memory, MB, to ask a scheduler for: of the rules whose jobs hold the checkpoint or the index.
+
+    Args:
+        model: the checkpoint's `config.json`; None if it is not known before it is fetched.
+
+    Returns:
+        {"grpo", "evaluate", "gate_model": MB}.
+    """
+    least = {"grpo": 6000, "evaluate": 4000, "gate_model": 3000}
+    if model is None:
+        return least
+    shape = Shape.of(model)
+    compared = shape if parameters(shape) <= _COMPARED_WHOLE else replace(shape, layers=4)
+    found = least | {"gate_model": least["gate_model"] + _COMPARED * parameters(compared) // 10**6}
+    corpus = corpus_of(config["corpus"], resources)
+    items = ram_items(shape, config, corpus, dimension_of(config["embedding"]["model"]))
+    if config["training"]["engine"] == "titan":
+        found["grpo"] += round(sum(items.values()) / 1e6)
+    if config["evaluation"]["engine"] == "vllm":
+        index = sum(size for name, size in items.items() if name.startswith("HNSW"))
+        processes = _PROCESS * (config["titan"]["generator_tp"] + 2)
+        found["evaluate"] += round((index + processes + 2 * parameters(shape)) / 1e6)
+    return found
 
 
 def shm_bytes(shape: Shape) -> int:
