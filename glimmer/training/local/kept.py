@@ -38,7 +38,7 @@ def export_step(training: Path, *, source: Path, step: int, out: Path) -> None:
         raise DataError(
             f"{path}: found no whole checkpoint of this step, only {', '.join(kept) or 'none'}; "
             "expected what training.keep_checkpoints says. That setting counts while training "
-            "runs: set report.heldout_curve to false, or train again with more kept."
+            "runs: set it to what it was, report.heldout_curve to false, or train again."
         )
     tensors = load_file(path / TENSORS)
     model = load_model(source)
