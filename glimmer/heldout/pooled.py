@@ -21,6 +21,7 @@ from glimmer.heldout.crossed import METHOD, crossed_mean
 from glimmer.heldout.report_tables import flatten
 from glimmer.heldout.report_words import pooled_noise, pooled_sentence
 from glimmer.heldout.statistics import Z, paired_difference
+from glimmer.operational import decisive
 
 _SIDES = ("before", "after")
 # Parts of a config that change no answer.
@@ -165,8 +166,12 @@ def _times(happened: np.ndarray) -> dict[str, int]:
 
 
 def _same_but_seed(report: Mapping[str, Any]) -> str:
-    """Equal for runs that are seeds of one thing."""
-    config = {k: v for k, v in report["config"].items() if k not in _NO_RESULT}
+    """Equal for runs that are seeds of one thing; what changes no result may differ."""
+    config = {
+        name: decisive(part) if isinstance(part, Mapping) else part
+        for name, part in report["config"].items()
+        if name not in _NO_RESULT
+    }
     config["training"] = {k: v for k, v in config["training"].items() if k != "seed"}
     return sha256_json([config, report["paired"]["measured_on"]["questions_sha256"]])
 

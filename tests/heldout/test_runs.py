@@ -149,6 +149,13 @@ def test_a_second_run_of_a_seed_is_not_another_seed(report):
     assert compare_runs(runs[:2], seed=0, resamples=50)["pooled"] == []
 
 
+def test_what_changes_no_result_may_differ(report):
+    other = changed(report, "seed1", seed=1, keep_checkpoints=9)
+    other["config"]["report"] = other["config"]["report"] | {"heldout_curve": True}
+    (pool,) = compare_runs([report, other], seed=0, resamples=50)["pooled"]
+    assert pool["runs"] == ["test", "seed1"]
+
+
 def test_a_single_question_is_not_pooled(report):
     runs = [changed(report, "seed0"), changed(report, "seed1", seed=1)]
     for run in runs:
