@@ -72,8 +72,8 @@ def pooled_sentence(names: Sequence[str], pool: Mapping[str, Any]) -> str:
         f"Over {pool['seeds']} training seeds ({', '.join(names)}) the model answers on average "
         f"{pool['after']:.1f} of {pool['questions']} held-out questions, {pool['before']:.1f} "
         f"before: {shown}{points(found['mean'])} points [{points(low)}, {points(high)}] (95 % "
-        f"interval over questions and seeds, {found['degrees_of_freedom']:.3g} degrees of freedom), "
-        f"{_p(found['p'])}."
+        f"interval over questions and seeds, {found['degrees_of_freedom']:.3g} degrees of "
+        f"freedom), {_p(found['p'])}."
     )
 
 

@@ -115,9 +115,10 @@ def test_the_pooled_sentence_and_floor(report):
         "Over 2 training seeds (test, seed1) the model answers on average 130.0 of 200 held-out "
         "questions, 80.0 before: +25.0 points ["
     )
-    assert (
-        f"interval over questions and seeds), p = {pool['difference']['p']:.2g}."
-        in (pool["sentence"])
+    # Equal seeds: as many degrees of freedom as one run has.
+    assert pool["sentence"].endswith(
+        "(95 % interval over questions and seeds, 199 degrees of freedom), "
+        f"p = {pool['difference']['p']:.2g}."
     )
     assert pool["difference"]["p"] < 1e-9
     html, text = (
