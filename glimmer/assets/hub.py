@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +27,12 @@ from glimmer.progress import Progress
 
 logger = get_logger(__name__)
 _TIMEOUT_S = 30.0
+# Before a download that brings nothing more is given up; what arrives in between starts them anew.
+_PAUSES_S = (5, 15, 30, 60, 120, 240)
+
+
+class _Lost(DataError):
+    """The hub or the way to it failed for now; to go on later may help."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +163,33 @@ def download(
 
 
 def _fetch(source: Source, repo_type: str, file: HubFile, part: Path, progress: Progress) -> None:
+    """Bring the rest of a file into `part`, waiting for a network that is away for minutes."""
+    have = part.stat().st_size if part.is_file() else 0
+    if have > file.size:
+        part.unlink()
+        have = 0
+    if have:
+        logger.info("%s: resuming at byte %d of %d", file.name, have, file.size)
+        progress.update(have)
+    pauses = iter(_PAUSES_S)
+    while True:
+        try:
+            return _go_on(source, repo_type, file, part, have, progress)
+        except _Lost as error:
+            before, have = have, part.stat().st_size
+            if have > before:
+                pauses = iter(_PAUSES_S)
+            pause = next(pauses, None)
+            if pause is None or have > file.size:
+                raise
+            logger.warning("%s Trying again in %d s.", error, pause)
+            time.sleep(pause)
+
+
+def _go_on(
+    source: Source, repo_type: str, file: HubFile, part: Path, have: int, progress: Progress
+) -> None:
+    """One try, from byte `have` on."""
     from huggingface_hub import hf_hub_url
     from huggingface_hub.file_download import http_get
     from huggingface_hub.utils import build_hf_headers
@@ -169,13 +203,6 @@ def _fetch(source: Source, repo_type: str, file: HubFile, part: Path, progress: 
     )
     # A compressed body has other offsets than the file, so a Range would not fit.
     headers = build_hf_headers() | {"Accept-Encoding": "identity"}
-    have = part.stat().st_size if part.is_file() else 0
-    if have > file.size:
-        part.unlink()
-        have = 0
-    if have:
-        logger.info("%s: resuming at byte %d of %d", file.name, have, file.size)
-        progress.update(have)
     with open(part, "ab") as handle, _hub_errors(source, file.name):
         http_get(
             url,
@@ -292,12 +319,13 @@ def _hub_errors(source: Source, name: str | None) -> Iterator[None]:
             f"source to a local folder."
         ) from error
     except HfHubHTTPError as error:
-        raise DataError(
+        passing = error.response.status_code in (429, 500, 502, 503, 504)
+        raise (_Lost if passing else DataError)(
             f"{what}: {endpoint} answered with status {error.response.status_code}, expected the "
             f"file. Run again later."
         ) from error
     except (httpx.HTTPError, ConnectionError, TimeoutError) as error:
-        raise DataError(
+        raise _Lost(
             f"{what}: the connection to {endpoint} failed ({type(error).__name__}).{kept} "
             f"Check the network and HF_ENDPOINT, and run again to go on."
         ) from error
@@ -305,7 +333,7 @@ def _hub_errors(source: Source, name: str | None) -> Iterator[None]:
         # http_get's own report of a body that ended early has no errno.
         if error.errno is not None:
             raise
-        raise DataError(
+        raise _Lost(
             f"{what}: the connection to {endpoint} ended before the file did.{kept} "
             f"Run again to go on."
         ) from error

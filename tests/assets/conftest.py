@@ -19,6 +19,8 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     monkeypatch.setattr("huggingface_hub.constants.DOWNLOAD_CHUNK_SIZE", 10)
     # Between its retries http_get waits for a second.
     monkeypatch.setattr("huggingface_hub.file_download.time.sleep", lambda _: None)
+    # A network that is away is waited for by a test of its own.
+    monkeypatch.setattr("glimmer.assets.hub._PAUSES_S", ())
     yield server
     server.close()
 

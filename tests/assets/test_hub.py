@@ -91,6 +91,37 @@ def test_a_connection_that_stays_cut_is_an_error_and_resumes(model: Hub, tmp_pat
     assert not stage(out).exists()
 
 
+def test_a_network_that_is_away_for_minutes_is_waited_for(
+    model: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr("glimmer.assets.hub._PAUSES_S", (5, 60))
+    monkeypatch.setattr("glimmer.assets.hub.time.sleep", waited.append)
+    # Bytes, then nothing until http_get gives up; again bytes, and so on.
+    model.cuts[WEIGHTS] = [100, *[0] * 5, 0, *[0] * 5, 50, *[0] * 5, 0, *[0] * 5]
+    fetch_checkpoint(MODEL, tmp_path / "out", revision=COMMIT)
+    assert len([pause for pause in waited if pause == 5]) == 2 and 60 in waited
+    assert "bytes=150-" in model.bodies(WEIGHTS)
+    verify_manifest(tmp_path / "out")
+
+
+def test_a_hub_that_stays_away_is_an_error_after_the_last_pause(
+    model: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr("glimmer.assets.hub._PAUSES_S", (5, 60))
+    monkeypatch.setattr("glimmer.assets.hub.time.sleep", waited.append)
+    model.status[WEIGHTS] = 503
+    with pytest.raises(DataError, match="status 503"):
+        fetch_checkpoint(MODEL, tmp_path / "out", revision=COMMIT)
+    assert [pause for pause in waited if pause in (5, 60)] == [5, 60]
+    model.status[WEIGHTS] = 404
+    waited.clear()
+    with pytest.raises(DataError):
+        fetch_checkpoint(MODEL, tmp_path / "out", revision=COMMIT)
+    assert waited == []
+
+
 def test_a_killed_rename_downloads_nothing_again(model: Hub, tmp_path: Path) -> None:
     out = tmp_path / "out"
     fetch_checkpoint(MODEL, out, revision=COMMIT)
