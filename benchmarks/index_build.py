@@ -191,8 +191,8 @@ def linked(kind: str, options: argparse.Namespace) -> dict[str, object]:
     insertion."""
     import torch
 
-    from glimmer.retrieval.hnsw import new_index, set_ground_links
-    from glimmer.retrieval.links import exact_neighbours, ground_links
+    from glimmer.retrieval.hnsw import assemble, draw_levels, new_index
+    from glimmer.retrieval.links import exact_neighbours, graph_links
 
     n, d = 10_000, 96
     if kind == "clusters":
@@ -210,13 +210,16 @@ def linked(kind: str, options: argparse.Namespace) -> dict[str, object]:
     for name in ("inserted", "linked"):
         index = new_index(d, options.M, "fp32")
         index.hnsw.efConstruction = 200
-        index.init_level0 = name == "inserted"
-        index.add(vectors)
-        if name == "linked":
-            links = ground_links(
-                torch.from_numpy(vectors), exact_neighbours, degree=64, width=2 * options.M
+        if name == "inserted":
+            index.add(vectors)
+        else:
+            levels = draw_levels(n, options.M)
+            links = graph_links(
+                torch.from_numpy(vectors), exact_neighbours, levels, degree=64, M=options.M
             )
-            set_ground_links(index, links)
+            with tempfile.TemporaryDirectory() as folder:
+                np.save(Path(folder) / "all.npy", vectors)
+                assemble(index, [Path(folder) / "all.npy"], levels, links)
         rows[name] = sweep(index, queries, truth)
     ratio = {
         str(target): round(mine / theirs, 2)
@@ -234,6 +237,7 @@ def on_gpu(options: argparse.Namespace) -> None:
     import faiss
 
     from glimmer.retrieval import cagra
+    from glimmer.retrieval.hnsw import draw_levels
 
     faiss.omp_set_num_threads(options.threads)
     n, d = options.sizes[0], options.dimension
@@ -260,7 +264,7 @@ def on_gpu(options: argparse.Namespace) -> None:
             for algo, parts in (("nn_descent", 1), ("ivf_pq", 1), ("nn_descent", 2)):
                 try:
                     cagra.link_on_gpu(
-                        [few], 1 << 16, d, width=2 * options.M, graph_degree=64,
+                        [few], draw_levels(1 << 16, options.M), d, M=options.M, graph_degree=64,
                         intermediate_degree=128, build_algo=algo, parts=parts,
                     )  # fmt: skip
                 except Exception as error:
@@ -348,7 +352,7 @@ def build_linked(
 ) -> tuple[object, dict[str, object]]:
     """The backend cagra, as `build_index` does it; seconds of its steps."""
     from glimmer.retrieval import cagra
-    from glimmer.retrieval.hnsw import fill, new_index, set_ground_links
+    from glimmer.retrieval.hnsw import assemble, draw_levels, new_index
 
     seconds = {"graphs": 0.0}
 
@@ -366,23 +370,20 @@ def build_linked(
     cagra.exact_neighbours = partial(timed, "graphs", real[2])
     try:
         began = time.perf_counter()
+        levels = draw_levels(n, options.M)
         links = cagra.link_on_gpu(
-            shards, n, options.dimension, width=2 * options.M, graph_degree=degree,
+            shards, levels, options.dimension, M=options.M, graph_degree=degree,
             intermediate_degree=intermediate, build_algo=algo, parts=parts,
         )  # fmt: skip
         seconds["links"] = time.perf_counter() - began
     finally:
         cagra.cagra_graph, cagra.cagra_search, cagra.exact_neighbours = real
     index = new_index(options.dimension, options.M, "fp32")
-    index.hnsw.efConstruction = options.ef_construction
-    index.init_level0 = False
     began = time.perf_counter()
-    fill(index, shards, n)
-    seconds["upper levels"] = time.perf_counter() - began
-    set_ground_links(index, links)
-    index.init_level0 = True
+    assemble(index, shards, levels, links)
+    seconds["assembled"] = time.perf_counter() - began
     told = {key: round(value, 2) for key, value in seconds.items()}
-    return index, {"seconds": told, "links": round(float((links >= 0).sum(1).mean()), 1)}
+    return index, {"seconds": told, "links": round(float((links[0] >= 0).sum(1).mean()), 1)}
 
 
 def build_copied(

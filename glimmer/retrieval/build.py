@@ -19,7 +19,7 @@ import numpy as np
 from glimmer.errors import ConfigError, DataError
 from glimmer.files import atomic_path, sha256_file, write_json
 from glimmer.progress import Progress
-from glimmer.retrieval.hnsw import fill, new_index, set_ground_links
+from glimmer.retrieval.hnsw import assemble, draw_levels, fill, new_index
 from glimmer.retrieval.index import FORMAT, read_shards
 from glimmer.retrieval.passages import scan_corpus
 from glimmer.retrieval.sizes import STORAGES
@@ -102,18 +102,18 @@ def build_index(
     try:
         if on_gpu:
             # Before the index has memory: what leads to the links takes a third of it.
+            levels = draw_levels(len(scan), M)
             links = link_on_gpu(
-                files, len(scan), width, width=2 * M, build_algo=build_algo, parts=parts, **graph
+                files, levels, width, M=M, build_algo=build_algo, parts=parts, **graph
             )
         index = new_index(width, M, storage)
         index.hnsw.efConstruction = ef_construction
         index.hnsw.efSearch = ef_search
-        index.init_level0 = not on_gpu
         with Progress(len(scan), "building the index", unit=" passages") as progress:
-            fill(index, files, len(scan), progress=progress.update)
-        if on_gpu:
-            set_ground_links(index, links)
-            index.init_level0 = True
+            if on_gpu:
+                assemble(index, files, levels, links, progress=progress.update)
+            else:
+                fill(index, files, len(scan), progress=progress.update)
         record = {
             "format": FORMAT,
             "metric": "inner_product",

@@ -3,8 +3,7 @@
 faiss' own way from a CAGRA graph to the CPU (`GpuIndexCagra.copyTo` to an `IndexHNSWCagra` with
 `base_level_only`) is not taken: its search begins at random places, drawn anew each time, so that
 two searches for one query may differ, and its links were slower at equal recall. What is made here
-is the file of a CPU build: the levels above 0 are inserted by the CPU (one vector in M), level 0 is
-linked on the GPU.
+is the file of a CPU build: levels are drawn as HNSW draws them, and each is linked on the GPU.
 
 Needs faiss-gpu-cuvs in place of faiss-cpu, and torch for CUDA. Vectors are in half precision there;
 `glimmer.retrieval.sizes.gpu_bytes` says what a card must have. Where they do not all fit it, they
@@ -22,7 +21,7 @@ import numpy as np
 
 from glimmer.errors import ConfigError
 from glimmer.retrieval.hnsw import blocks
-from glimmer.retrieval.links import Search, exact_neighbours, ground_links, neighbours_by_parts
+from glimmer.retrieval.links import Search, exact_neighbours, graph_links, neighbours_by_parts
 from glimmer.retrieval.sizes import gpu_bytes, gpu_parts, rows_at_once
 
 if TYPE_CHECKING:
@@ -75,20 +74,21 @@ def check_gpu(
 
 def link_on_gpu(
     shards: Sequence[Path],
-    n: int,
+    levels: np.ndarray,
     d: int,
     *,
-    width: int,
+    M: int,
     graph_degree: int,
     intermediate_degree: int,
     build_algo: str,
     parts: int = 1,
-) -> np.ndarray:
-    """Level 0's links of the vectors of the shards: int32 [n, width], width being 2 M.
+) -> list[np.ndarray]:
+    """Links of each level, 0 first, as `links.graph_links` has them; levels: of each vector, [n].
 
     In host memory this takes about 12 bytes for each of a vector's neighbours, and the
     half-precision vectors as well if there is more than one part.
     """
+    n = len(levels)
     vectors = load(shards, n, d, device=_DEVICE if parts == 1 else "cpu", dtype="float16")
     settings = {"intermediate": intermediate_degree, "build_algo": build_algo}
 
@@ -103,7 +103,7 @@ def link_on_gpu(
             rows, k, lambda part: cagra_search(part, k, **settings), parts=wanted, device=_DEVICE
         )
 
-    return ground_links(vectors, neighbours, degree=graph_degree, width=width, device=_DEVICE)
+    return graph_links(vectors, neighbours, levels, degree=graph_degree, M=M, device=_DEVICE)
 
 
 def load(

@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from glimmer.errors import ConfigError
-from glimmer.retrieval.sizes import STORAGES, UPPER_PARTS, rows_at_once
+from glimmer.retrieval.sizes import STORAGES, rows_at_once
 
 if TYPE_CHECKING:
     import faiss
 
 # Vectors by which an 8-bit storage sets its ranges.
 _LEAST_SAMPLE, _SAMPLE_SEED = 4096, 0
+_LINKED_AT_ONCE = 1 << 16
 
 
 def new_index(d: int, M: int, storage: str) -> faiss.IndexHNSW:
@@ -80,10 +81,7 @@ def fill(
     if not index.is_trained:
         index.train(sample(shards, n))
     reserve(index, n)
-    rows = rows_at_once(n, faiss.omp_get_max_threads())
-    if not index.init_level0:
-        rows = max(rows, n // UPPER_PARTS)
-    for block in blocks(shards, rows):
+    for block in blocks(shards, rows_at_once(n, faiss.omp_get_max_threads())):
         index.add(block)
         progress(len(block))
 
@@ -144,17 +142,52 @@ def _shape(handle: Any) -> tuple[int, int]:
     return shape
 
 
-def set_ground_links(index: faiss.IndexHNSW, links: np.ndarray) -> None:
-    """Replace the links of level 0: int32 [n, <= 2 M], -1 behind the last one of a row."""
+def draw_levels(n: int, M: int, seed: int = 0) -> np.ndarray:
+    """The highest level of each of n vectors, int32 [n]: one in M reaches a level's next one.
+
+    Malkov and Yashunin 2016, algorithm 1: floor(-ln(u) / ln(M)) for u uniform in (0, 1].
+    """
+    uniform = 1.0 - np.random.default_rng(seed).random(n)
+    return np.floor(-np.log(uniform) / math.log(M)).astype(np.int32)
+
+
+def assemble(
+    index: faiss.IndexHNSW,
+    shards: Sequence[Path],
+    levels: np.ndarray,
+    links: Sequence[np.ndarray],
+    *,
+    progress: Callable[[int], None] = lambda rows: None,
+) -> None:
+    """Fill an empty index with the vectors of the shards and links that are there already.
+
+    Args:
+        levels: int32 [n], the highest level of each vector.
+        links: of each level, 0 first: int32 [vectors of that level, in their order, <= 2 M or M],
+            rows of the whole, -1 behind the last one of a row.
+    """
     import faiss
 
-    width = index.hnsw.nb_neighbors(0)
-    neighbors = faiss.rev_swig_ptr(index.hnsw.neighbors.data(), index.hnsw.neighbors.size())
-    offsets = faiss.rev_swig_ptr(index.hnsw.offsets.data(), index.hnsw.offsets.size())
-    places = np.arange(width)
-    for start in range(0, len(links), 1 << 16):
-        rows = links[start : start + (1 << 16)]
-        ground = np.full((len(rows), width), -1, np.int32)
-        ground[:, : rows.shape[1]] = rows
-        at = offsets[start : start + len(rows)].astype(np.int64)
-        neighbors[at[:, None] + places] = ground
+    n = len(levels)
+    if not index.is_trained:
+        index.train(sample(shards, n))
+    reserve(index, n)
+    hnsw = index.hnsw
+    hnsw.levels.resize(n)
+    faiss.rev_swig_ptr(hnsw.levels.data(), n)[:] = levels + 1  # faiss counts them
+    hnsw.max_level = hnsw.prepare_level_tab(n, True)
+    hnsw.entry_point = int(levels.argmax())
+    neighbors = faiss.rev_swig_ptr(hnsw.neighbors.data(), hnsw.neighbors.size())
+    offsets = faiss.rev_swig_ptr(hnsw.offsets.data(), n + 1)
+    for level, of_level in enumerate(links):
+        members = np.flatnonzero(levels >= level)
+        places = hnsw.cum_nb_neighbors(level) + np.arange(of_level.shape[1])
+        for first in range(0, len(members), _LINKED_AT_ONCE):
+            part = slice(first, first + _LINKED_AT_ONCE)
+            at = offsets[members[part]].astype(np.int64)
+            neighbors[at[:, None] + places] = of_level[part]
+    storage = faiss.downcast_index(index.storage)
+    for block in blocks(shards, rows_at_once(n)):
+        storage.add(block)
+        index.ntotal = storage.ntotal
+        progress(len(block))

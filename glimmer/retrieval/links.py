@@ -1,4 +1,4 @@
-"""Vectors -> links of an HNSW graph's lowest level, without inserting one vector after the other.
+"""Vectors -> links of an HNSW graph, without inserting one vector after the other.
 
 A graph of nearest neighbours alone falls apart into islands. HNSW's has long links as well, which
 come from its early vectors: when few were there, the nearest were far. Here they come from scales:
@@ -38,7 +38,38 @@ _QUERIES = 1 << 16  # searched for at a time
 _LINKS_AT_ONCE = 1 << 25  # reversed at a time
 
 
-def ground_links(
+def graph_links(
+    vectors: torch.Tensor,
+    neighbours: Neighbours,
+    levels: np.ndarray,
+    *,
+    degree: int,
+    M: int,
+    device: str | torch.device | None = None,
+) -> list[np.ndarray]:
+    """Links of every level, 0 first: int32 [vectors of that level, in their order, 2 M or M].
+
+    Args:
+        vectors: [n, d] of length 1.
+        levels: [n], the highest level of each.
+        neighbours, degree, device: as in `level_links`.
+    """
+    import torch
+
+    options = {"degree": degree, "device": device}
+    links = [level_links(vectors, neighbours, width=2 * M, **options)]
+    for level in range(1, int(levels.max()) + 1):
+        members = np.flatnonzero(levels >= level)
+        if len(members) == 1:  # the entry point has nobody to be linked to
+            links.append(np.full((1, M), -1, np.int32))
+            continue
+        rows = vectors[torch.from_numpy(members).to(vectors.device)]
+        found = level_links(rows, neighbours, width=M, **options)
+        links.append(np.where(found < 0, -1, members[found]).astype(np.int32))
+    return links
+
+
+def level_links(
     vectors: torch.Tensor,
     neighbours: Neighbours,
     *,
@@ -47,13 +78,13 @@ def ground_links(
     seed: int = 0,
     device: str | torch.device | None = None,
 ) -> np.ndarray:
-    """Links of level 0.
+    """Links of one level among its vectors.
 
     Args:
         vectors: [n, d] of length 1.
         neighbours: finds near vectors.
         degree: neighbours asked for on the largest scale.
-        width: links of a vector, at most: 2 M.
+        width: links of a vector, at most: 2 M on level 0, M above.
         seed: of the scales.
         device: that does the work; None takes the vectors' own.
 

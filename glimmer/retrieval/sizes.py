@@ -9,8 +9,6 @@ STORAGES = {"fp32": 4, "fp16": 2, "sq8": 1}  # bytes a dimension
 # few vectors smaller ones all the same, since a block then counts beside the index.
 _ONE_BLOCK, _PARTS = 4096, 256
 _LEAST_ROWS, _LEAST_ROWS_THREADS, _FEW_PARTS = 1024, 4096, 32
-# Where only upper levels are inserted, one vector in M, larger ones still.
-UPPER_PARTS = 32
 # On a GPU beside what grows with the vectors: a context, faiss' own room, candidates at work.
 GPU_WORK = 6 << 30
 _MOST_PARTS = 64

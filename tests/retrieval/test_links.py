@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faiss
 import numpy as np
 import pytest
 import torch
@@ -10,12 +11,12 @@ from glimmer.errors import ConfigError
 from glimmer.files import read_json
 from glimmer.retrieval import build_index
 from glimmer.retrieval.cagra import check_gpu
-from glimmer.retrieval.hnsw import new_index, set_ground_links
+from glimmer.retrieval.hnsw import assemble, draw_levels, new_index
 from glimmer.retrieval.index import storage_of
 from glimmer.retrieval.links import (
     diversified,
     exact_neighbours,
-    ground_links,
+    graph_links,
     neighbours_by_parts,
     with_reverse,
 )
@@ -118,15 +119,60 @@ def test_islands_are_joined(tmp_path):
         found = index.search(queries, 5)[1]
         return np.mean([len({*a} & {*b}) / 5 for a, b in zip(found, truth, strict=True)])
 
-    index = new_index(24, 16, "fp32")
-    index.init_level0 = False
-    index.add(x)
-    index.hnsw.efSearch = 48
-    vectors = torch.from_numpy(x)
-    set_ground_links(index, exact_neighbours(vectors, 32).numpy().astype(np.int32))
-    alone = recall(index)
-    set_ground_links(index, ground_links(vectors, exact_neighbours, degree=32, width=32))
-    assert recall(index) > 0.98 > alone
+    np.save(tmp_path / "x.npy", x)
+    levels, vectors = draw_levels(len(x), 16), torch.from_numpy(x)
+    links = graph_links(vectors, exact_neighbours, levels, degree=32, M=16)
+    assert [row.shape for row in links] == [(3000, 32), *((n, 16) for n in above(levels))]
+
+    def built(links):
+        index = new_index(24, 16, "fp32")
+        assemble(index, [tmp_path / "x.npy"], levels, links)
+        index.hnsw.efSearch = 48
+        return index
+
+    alone = exact_neighbours(vectors, 32).numpy().astype(np.int32)
+    assert recall(built(links)) > 0.98 > recall(built([alone, *links[1:]]))
+
+
+def above(levels):
+    return [int((levels >= level).sum()) for level in range(1, levels.max() + 1)]
+
+
+@pytest.mark.parametrize("kind", ["fp32", "sq8"])
+def test_an_assembled_index_is_as_one_that_was_filled(tmp_path, kind):
+    """Each vector's row of links on each level, and the vectors, as faiss itself reads them."""
+    x = unit(900, 16, 5)
+    for i, part in enumerate(np.array_split(x, 3)):
+        np.save(tmp_path / f"{i}.npy", part)
+    levels = draw_levels(900, 4)
+    links = graph_links(torch.from_numpy(x), exact_neighbours, levels, degree=12, M=4)
+    index = new_index(16, 4, kind)
+    assemble(index, [tmp_path / f"{i}.npy" for i in range(3)], levels, links)
+    hnsw = index.hnsw
+    neighbors = faiss.vector_to_array(hnsw.neighbors)
+    offsets = faiss.vector_to_array(hnsw.offsets)
+    for level, of_level in enumerate(links):
+        members = np.flatnonzero(levels >= level)
+        assert ((of_level == -1) | np.isin(of_level, members)).all()
+        for row, member in zip(of_level, members, strict=True):
+            begin = offsets[member] + hnsw.cum_nb_neighbors(level)
+            assert (neighbors[begin : begin + len(row)] == row).all()
+            assert member not in row
+    assert hnsw.max_level == levels.max() == levels[hnsw.entry_point]
+    assert index.ntotal == index.storage.ntotal == 900
+    tolerance = 0.02 if kind == "sq8" else 0
+    for row in (0, 450, 899):
+        assert np.abs(index.reconstruct(row) - x[row]).max() <= tolerance
+    index.hnsw.efSearch = 200
+    assert (index.search(x, 1)[1][:, 0] == np.arange(900)).mean() > 0.99
+
+
+def test_one_vector_in_m_reaches_the_next_level():
+    levels = draw_levels(200_000, 16)
+    counts = above(levels)
+    assert abs(counts[0] / 200_000 - 1 / 16) < 0.003
+    assert abs(counts[1] / counts[0] - 1 / 16) < 0.01
+    assert (draw_levels(50, 16) == draw_levels(50, 16)).all() and levels.min() == 0
 
 
 @pytest.mark.parametrize("parts", [1, 3])
@@ -183,16 +229,15 @@ def test_parts_cost_no_recall(tmp_path, monkeypatch):
     np.save(tmp_path / "x.npy", x)
     queries = x[::10] + 0.01 * unit(300, 24, 3)
     truth = np.argsort(-(queries @ x.T), axis=1)[:, :5]
-    index = new_index(24, 16, "fp32")
-    index.init_level0 = False
-    index.add(x)
-    index.hnsw.efSearch = 48
+    levels = draw_levels(3000, 16)
     for parts in (1, 4):
         links = cagra.link_on_gpu(
-            [tmp_path / "x.npy"], 3000, 24, width=32, graph_degree=32, intermediate_degree=48,
+            [tmp_path / "x.npy"], levels, 24, M=16, graph_degree=32, intermediate_degree=48,
             build_algo="nn_descent", parts=parts,
         )  # fmt: skip
-        set_ground_links(index, links)
+        index = new_index(24, 16, "fp32")
+        assemble(index, [tmp_path / "x.npy"], levels, links)
+        index.hnsw.efSearch = 48
         found = index.search(queries, 5)[1]
         recall = np.mean([len({*a} & {*b}) / 5 for a, b in zip(found, truth, strict=True)])
         assert recall > 0.98
