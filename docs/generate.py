@@ -216,6 +216,7 @@ OWN = {
     "GlimmerError",
     "ConfigError",
     "DataError",
+    "HubLost",
     "IntegrityError",
     "GateFailed",
     "SearchError",

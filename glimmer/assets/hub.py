@@ -31,7 +31,7 @@ _TIMEOUT_S = 30.0
 _PAUSES_S = (5, 15, 30, 60, 120, 240)
 
 
-class _Lost(DataError):
+class HubLost(DataError):
     """The hub or the way to it failed for now; to go on later may help."""
 
 
@@ -175,7 +175,7 @@ def _fetch(source: Source, repo_type: str, file: HubFile, part: Path, progress: 
     while True:
         try:
             return _go_on(source, repo_type, file, part, have, progress)
-        except _Lost as error:
+        except HubLost as error:
             before, have = have, part.stat().st_size
             if have > before:
                 pauses = iter(_PAUSES_S)
@@ -319,13 +319,15 @@ def _hub_errors(source: Source, name: str | None) -> Iterator[None]:
             f"source to a local folder."
         ) from error
     except HfHubHTTPError as error:
-        passing = error.response.status_code in (429, 500, 502, 503, 504)
-        raise (_Lost if passing else DataError)(
-            f"{what}: {endpoint} answered with status {error.response.status_code}, expected the "
-            f"file. Run again later."
-        ) from error
+        status = error.response.status_code
+        refused = DataError(
+            f"{what}: {endpoint} answered with status {status}, expected the file. Run again later."
+        )
+        if status in (429, 500, 502, 503, 504):
+            refused = HubLost(*refused.args)
+        raise refused from error
     except (httpx.HTTPError, ConnectionError, TimeoutError) as error:
-        raise _Lost(
+        raise HubLost(
             f"{what}: the connection to {endpoint} failed ({type(error).__name__}).{kept} "
             f"Check the network and HF_ENDPOINT, and run again to go on."
         ) from error
@@ -333,7 +335,7 @@ def _hub_errors(source: Source, name: str | None) -> Iterator[None]:
         # http_get's own report of a body that ended early has no errno.
         if error.errno is not None:
             raise
-        raise _Lost(
+        raise HubLost(
             f"{what}: the connection to {endpoint} ended before the file did.{kept} "
             f"Run again to go on."
         ) from error

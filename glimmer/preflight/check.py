@@ -15,6 +15,7 @@ from typing import Any
 from glimmer.errors import GateFailed, GlimmerError
 from glimmer.files import read_json, write_json, write_text
 from glimmer.logs import get_logger
+from glimmer.operational import decisive
 from glimmer.preflight.degrees import check_degrees
 from glimmer.preflight.findings import Finding, ok, refuse, warn
 from glimmer.preflight.host import check_gpus, check_limits, check_links, check_memory
@@ -29,6 +30,12 @@ RESOURCES = Path(__file__).resolve().parents[2] / "resources"
 KNOWN_MODELS = {"hub:meta-models/Muse-Glimmer-30B": "muse_glimmer_30b.json"}
 _HUB_S = 15.0
 _STACK_S = 50.0
+_DECIDES = (
+    "training",
+    "search",
+    "renderer",
+    "titan",
+)  # sections of a job that its checkpoints go by
 _SOURCES = ("checkpoint", "corpus", "questions", "embedding")
 
 
@@ -118,6 +125,7 @@ def require(config: Mapping[str, Any], *, out: Path, ask_hub: bool = True) -> di
         results=Path(config["results"]),
         run=config["run"],
         ports=[config["retrieval"]["port"]] if config["retrieval"]["url"] is None else [],
+        others=other_checkpoints(config),
         hub=answers,
         stack=problems,
     )
@@ -136,6 +144,18 @@ def require(config: Mapping[str, Any], *, out: Path, ask_hub: bool = True) -> di
         ]
         raise GateFailed(f"preflight refused this host ({out}):\n" + "\n".join(ways))
     return verdict
+
+
+def other_checkpoints(config: Mapping[str, Any]) -> list[Path]:
+    """Folders of this run's training checkpoints of other settings: they stay, and training writes
+    its own beside them."""
+    folder = Path(config["results"]) / config["run"] / "training" / "checkpoints"
+    others = []
+    for path in sorted(folder.glob("*/job.json")):
+        job = read_json(path)
+        if any(decisive(job[name]) != decisive(config[name]) for name in _DECIDES):
+            others.append(path.parent)
+    return others
 
 
 def model_config(checkpoint: Mapping[str, Any], resources: Path = RESOURCES) -> dict[str, Any]:

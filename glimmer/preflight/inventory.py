@@ -7,12 +7,14 @@ hold one, only whether it is set.
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
+import re
 import resource
 import shutil
 import socket
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -64,13 +66,14 @@ class Inventory:
         open_files, locked_memory, processes: hard limits; -1 is none.
         ram: (total, available) bytes.
         disks: folder -> free bytes, of the nearest folder that exists.
-        written: bytes that this run has already written.
+        written: bytes that this run has already written and will not write again.
         cores: CPU cores that this process may use.
         busy_ports: ports asked for that something listens on.
         hostname_resolves: the host's own name leads to an address.
         variables: of `VARIABLES`, those that are set.
         token_set: whether a hub token is set; never the token.
         hub: source -> None if it answered, else the reason.
+        torch_cuda: whether this environment's torch is built for CUDA; None if it cannot be told.
         stack: (level, problem) of the GPU stack's environment; None if it was not asked.
     """
 
@@ -90,6 +93,7 @@ class Inventory:
     variables: Mapping[str, str] = field(default_factory=dict)
     token_set: bool = False
     hub: Mapping[str, str | None] = field(default_factory=dict)
+    torch_cuda: bool | None = None
     stack: tuple[tuple[str, str], ...] | None = None
 
 
@@ -98,6 +102,7 @@ def look(
     results: Path,
     run: str,
     ports: list[int] = (),
+    others: Collection[Path] = (),
     hub: Mapping[str, str | None] | None = None,
     stack: tuple[tuple[str, str], ...] | None = None,
 ) -> Inventory:
@@ -106,6 +111,7 @@ def look(
     Args:
         results, run: folder of all runs, and this one's name.
         ports: that the run will listen on.
+        others: folders of this run that it will not go on with: checkpoints of other settings.
         hub, stack: answers that `glimmer.preflight.check` has asked for.
     """
     shm = psutil.disk_usage(str(_SHM)) if _SHM.is_dir() else None
@@ -123,7 +129,8 @@ def look(
         processes=resource.getrlimit(resource.RLIMIT_NPROC)[1],
         ram=(total, available),
         disks={str(results): _disk(results)},
-        written=_written(results / run),
+        written=_written(results / run, others),
+        torch_cuda=_torch_cuda(),
         cores=len(os.sched_getaffinity(0)),
         busy_ports=tuple(port for port in ports if port and not _free(port)),
         hostname_resolves=_resolves(),
@@ -208,13 +215,27 @@ def _disk(folder: Path) -> int:
     return shutil.disk_usage(place).free
 
 
-def _written(folder: Path) -> int:
-    total = 0
-    for place, _, names in os.walk(folder):
+def _written(folder: Path, others: Collection[Path]) -> int:
+    """Bytes of the files below a folder, each once, without those of `others`."""
+    sizes: dict[tuple[int, int], int] = {}
+    left_out = {str(other) for other in others}
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if os.path.join(place, name) not in left_out]
         for name in names:
             with contextlib.suppress(OSError):
-                total += os.stat(os.path.join(place, name)).st_size
-    return total
+                status = os.stat(os.path.join(place, name))
+                sizes[status.st_dev, status.st_ino] = status.st_size
+    return sum(sizes.values())
+
+
+def _torch_cuda() -> bool | None:
+    """From the text of torch's version.py: its import takes seconds."""
+    spec = importlib.util.find_spec("torch")
+    with contextlib.suppress(OSError, AttributeError, TypeError):
+        text = Path(spec.origin).with_name("version.py").read_text(encoding="utf-8")
+        if found := re.search(r"^cuda\b[^=]*= *(.+)$", text, re.M):
+            return found[1].strip() != "None"
+    return None
 
 
 def _free(port: int) -> bool:

@@ -94,15 +94,18 @@ def disk_items(
     weights = parameters(shape)
     stored = KNOWN_CHECKPOINTS.get(config["checkpoint"]["source"], 2 * weights)
     kept = training["keep_checkpoints"]
+    saves = -(-training["steps"] // training["checkpoint_every"])
     if training["engine"] == "titan":
-        kept = max(2, kept)
+        # The last save is the model's alone.
+        kept, saves = max(2, kept), (training["steps"] - 1) // training["checkpoint_every"]
+    # While one is written, those kept and that of the best step are there.
+    saves = min(saves, kept + 2)
     items = {
         "checkpoint to start from": stored,
-        # Float32 weights and Adam's two moments; while one is written the old ones are there.
-        f"{kept + 1} training checkpoints of {12 * weights / 1e9:.0f} GB": (kept + 1)
-        * 12
-        * weights,
-        "last checkpoint and trained checkpoint, bfloat16": 2 * 2 * weights,
+        # Float32 weights and Adam's two moments.
+        f"{saves} training checkpoints of {12 * weights / 1e9:.0f} GB": saves * 12 * weights,
+        # The last save as each GPU wrote it and put together, and what is made of it.
+        "last checkpoint and trained checkpoint, bfloat16": 3 * 2 * weights,
     }
     if corpus is not None:
         items["corpus, packed and unpacked"] = corpus.packed + corpus.size
@@ -224,6 +227,13 @@ def check_storage(
             f"embedding.device {config['embedding']['device']}",
             "a GPU on this host",
             "Set embedding.device to cpu.",
+        )
+    elif config["embedding"]["device"].startswith("cuda") and host.torch_cuda is False:
+        yield refuse(
+            "device of the embedding",
+            f"embedding.device {config['embedding']['device']} with a torch built for a CPU",
+            "a torch for CUDA in the environment that runs Snakemake",
+            "Install the same version of torch for CUDA there, or set embedding.device to cpu.",
         )
 
 

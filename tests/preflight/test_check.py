@@ -12,8 +12,9 @@ import pytest
 from glimmer.config import load
 from glimmer.errors import ConfigError, GateFailed
 from glimmer.files import read_json
-from glimmer.preflight import check
+from glimmer.preflight import check, storage
 from glimmer.preflight.host import gpus_needed
+from glimmer.preflight.shapes import Shape
 from glimmer.preflight.table import as_text
 
 from .hosts import GIB, GOOD, H100_80, H200, MODEL, ROOT, gpus, one_gpu, paper_run, refusals
@@ -119,6 +120,11 @@ WRONG_HOSTS = {
         {"hub": {"hub:meta-models/Muse-Glimmer-30B": "access is restricted. Accept its terms"}},
         "hub, meta-models/Muse-Glimmer-30B: access is restricted. Accept its terms",
         "Set checkpoint.source",
+    ),
+    "torch of the workflow": (
+        {"torch_cuda": False},
+        "device of the embedding: embedding.device cuda with a torch built for a CPU",
+        "embedding.device to cpu",
     ),
     "stack": (
         {"stack": (("refuse", "vllm: found 0.29.0, expected 0.28.0"),)},
@@ -239,6 +245,13 @@ def test_what_a_refusal_says_to_do_is_accepted():
         assert not [line for line in found if line.startswith("number of GPUs")]
         if len(cards) == 8:
             assert found == []
+
+
+def test_the_best_checkpoint_has_room_beside_those_kept_and_the_one_being_written():
+    shape = Shape.of(MODEL)
+    for steps, saves in ((25, 0), (100, 3), (125, 4), (1000, 4)):
+        items = storage.disk_items(shape, paper_run(training__steps=steps), None, None)
+        assert f"{saves} training checkpoints of 334 GB" in items
 
 
 def test_four_gpus_do_not_hold_the_paper_run():

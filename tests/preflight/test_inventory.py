@@ -5,8 +5,13 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from glimmer.preflight import inventory
+import torch
+
+from glimmer.files import write_json
+from glimmer.preflight import check, inventory
 from glimmer.preflight.inventory import MIB, parse_gpus
+
+from .hosts import paper_run
 
 CSV = """\
 0, NVIDIA H200, 143771, 0, 580.95.05, Disabled
@@ -56,6 +61,7 @@ def test_this_machine(tmp_path: Path, monkeypatch):
     assert found.variables["NCCL_IB_DISABLE"] == "1" and found.token_set
     assert "hf_secret" not in repr(found)
     assert found.written == 1000
+    assert found.torch_cuda == (torch.version.cuda is not None)
     assert found.cores >= 1 and found.ram[0] >= found.ram[1] > 0
     assert found.disks[str(tmp_path)] > 0
 
@@ -63,3 +69,32 @@ def test_this_machine(tmp_path: Path, monkeypatch):
 def test_the_disk_of_a_folder_that_is_not_there_yet(tmp_path: Path):
     found = inventory.look(results=tmp_path / "not" / "yet", run="run")
     assert found.written == 0 and list(found.disks.values())[0] > 0
+
+
+def test_what_a_run_has_written_counts_once_and_without_other_settings(tmp_path: Path):
+    kept = tmp_path / "run/training/checkpoints/now/checkpoint"
+    old = tmp_path / "run/training/checkpoints/before"
+    for folder in (kept, old):
+        folder.mkdir(parents=True)
+        (folder / "file").write_bytes(b"x" * 1000)
+    (kept.parent / "best").mkdir()
+    (kept.parent / "best/file").hardlink_to(kept / "file")
+    assert inventory.look(results=tmp_path, run="run").written == 2000
+    assert inventory.look(results=tmp_path, run="run", others=[old]).written == 1000
+
+
+def test_checkpoints_of_other_settings_are_known_by_their_job(tmp_path: Path):
+    config = paper_run()
+    config["results"] = str(tmp_path)
+    for key, changes in {
+        "same": {"training": {"keep_checkpoints": 9}},
+        "other": {"training": {"learning_rate": 1e-5}},
+        "context": {"titan": {"context": 2048}},
+    }.items():
+        job = {
+            name: config[name] | changes.get(name, {})
+            for name in ("training", "search", "renderer", "titan")
+        }
+        write_json(tmp_path / "h100x8/training/checkpoints" / key / "job.json", job)
+    found = check.other_checkpoints(config)
+    assert [path.name for path in found] == ["context", "other"]
