@@ -10,6 +10,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from glimmer.errors import DataError
+from glimmer.files import read_json
 from glimmer.renderer.config import MuseGlimmerRendererConfig
 from glimmer.renderer.load import load_tokenizer
 from glimmer.renderer.muse_glimmer import MuseGlimmerRenderer
@@ -41,8 +43,15 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--attribution", choices=["body", "sampled"], default="body")
     parser.add_argument("--current-date", default="2026-08-14")
     given = parser.parse_args(arguments)
-    found = json.loads(given.file.read_text("utf-8"))
-    found = {"messages": found} if isinstance(found, list) else found
+    try:
+        found = read_json(given.file)
+        found = {"messages": found} if isinstance(found, list) else found
+        if not isinstance(found, dict) or not isinstance(found.get("messages"), list):
+            raise DataError(
+                f"{given.file}: found no messages, expected a list of them. Correct it."
+            )
+    except (OSError, DataError) as error:
+        parser.error(str(error))
     config = MuseGlimmerRendererConfig(
         current_date=given.current_date, attribution=given.attribution
     )

@@ -162,7 +162,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.parent:
         threading.Thread(target=_end_with, args=(options.parent,), daemon=True).start()
     try:
-        settings = service_settings(json.loads(options.settings))
+        settings = service_settings(_parsed(options.settings))
         if settings["url"]:
             raise ConfigError("retrieval.url: names a service elsewhere; nothing to start here.")
         _check_reach(settings)
@@ -178,6 +178,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report({"error": str(error)})
         return 1
     return 0
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    """The argument `--settings`.
+
+    Raises:
+        ConfigError: it is no JSON object.
+    """
+    try:
+        settings = json.loads(text)
+    except ValueError as error:
+        settings, why = None, f" ({error})"
+    else:
+        why = ""
+    if not isinstance(settings, dict):
+        raise ConfigError(
+            f"--settings: found {text[:60]!r}, expected a JSON object{why}, such as "
+            "'{\"port\": 8000}'. Correct it."
+        )
+    return settings
 
 
 def _check_reach(settings: Mapping[str, Any]) -> None:

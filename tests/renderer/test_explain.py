@@ -32,3 +32,17 @@ def test_every_token_has_a_line(attribution, checkpoint, tokenizer, tmp_path, ca
             strict=True,
         )
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [(None, "No such file"), ("{", "expected JSON"), ('{"message": []}', "found no messages")],
+)
+def test_a_file_that_is_no_conversation_is_named(text, said, checkpoint, tmp_path, capsys):
+    file = tmp_path / "conversation.json"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(SystemExit):
+        main(["explain", str(file), "--checkpoint", str(checkpoint)])
+    shown = capsys.readouterr().err
+    assert said in shown and str(file) in shown

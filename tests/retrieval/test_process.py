@@ -22,7 +22,7 @@ import glimmer
 from glimmer.errors import ConfigError
 from glimmer.retrieval import SearchClient, SearchHTTPError, ServiceError, retrieval_service
 from glimmer.retrieval.replicas import _metrics_folder
-from glimmer.retrieval.service import bind, serve
+from glimmer.retrieval.service import bind, main, serve
 from glimmer.retrieval.settings import bearer_token, service_settings
 
 SECRET = "s3cret-of-the-test"  # noqa: S105
@@ -150,6 +150,12 @@ def test_an_unfit_token_is_refused_by_the_name_of_its_variable(monkeypatch, valu
     with pytest.raises(ConfigError, match="found no value"):
         bearer_token("SEARCH_TOKEN_OF_TEST")
     assert bearer_token(None) is None
+
+
+@pytest.mark.parametrize("text", ["{bad", "[8000]"])
+def test_settings_that_are_no_json_object_are_refused(text, capsys):
+    assert main(["--index", "x", "--corpus", "y", "--settings", text]) == 1
+    assert f"--settings: found {text!r}, expected a JSON object" in capsys.readouterr().err
 
 
 @pytest.mark.long
