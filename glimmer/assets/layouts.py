@@ -93,7 +93,9 @@ def own_row(row: Mapping[str, Any]) -> dict[str, Any]:
     if "question" in row:
         own["question"] = row["question"]
     if answers is not None:
-        own["golden_answers"] = list(answers)
+        # Beside others a blank one can match no prediction; alone it is refused by the reader.
+        filled = [a for a in answers if not isinstance(a, str) or a.strip()]
+        own["golden_answers"] = filled or list(answers)
     kind = row.get("type") or metadata.get("type")
     hops = _hops(row, metadata)
     named = {"type": kind, "dataset": dataset, "hops": hops}

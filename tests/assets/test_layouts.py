@@ -76,6 +76,12 @@ def test_one_row(row: dict, expected: dict) -> None:
     assert set(found) <= {*expected, "question"}
 
 
+def test_a_blank_answer_beside_others_is_left_out_and_alone_is_left_to_be_refused() -> None:
+    assert own_row({"id": 1, "golden_answers": ["", "Rome", " "]})["golden_answers"] == ["Rome"]
+    assert own_row({"id": 1, "golden_answers": [""]})["golden_answers"] == [""]
+    assert own_row({"id": 1, "golden_answers": [7, ""]})["golden_answers"] == [7]
+
+
 def test_jsonl_of_flashrag_is_rewritten_and_ones_own_is_left(tmp_path: Path) -> None:
     path = tmp_path / "dev.jsonl"
     row = {"id": "dev_0", "question": "Which?", "golden_answers": ["A"], "metadata": HOTPOT}
