@@ -12,7 +12,7 @@ test: .venv/installed
 
 # The pipeline as jobs of a real Slurm on this machine; as root, with Debian's slurm-wlm and munge.
 test-slurm: .venv/installed
-	$(BIN)/pytest -n 0 -m "slurm and not long" tests/slurm
+	$(BIN)/pytest -n 0 -m slurm tests/slurm
 
 # Tests of minutes each, beside the fault harness.
 test-long: .venv/installed

@@ -1,5 +1,6 @@
 """The pipeline as jobs of a real Slurm without accounting: whole, and hurt."""
 
+import contextlib
 import os
 import re
 import signal
@@ -7,6 +8,7 @@ import stat
 import subprocess
 import time
 
+import psutil
 import pytest
 
 from glimmer.files import sha256_file
@@ -216,30 +218,45 @@ def test_the_state_of_jobs_cannot_be_asked_for_a_while(workflow, squeue):
     assert (workflow.folder / AFTER).exists()
 
 
-@pytest.mark.long  # Slurm does not always start it again in time; seen to pass and to fail
+def writer(workflow):
+    """Process id of the evaluation that holds the lock of AFTER, or None."""
+    lock = workflow.folder / RUN / "heldout/.after.lock"
+    found = re.match(r"process (\d+) on \S", lock.read_text() if lock.exists() else "")
+    return int(found[1]) if found and psutil.pid_exists(int(found[1])) else None
+
+
+def state(workflow, job):
+    return re.search(r"JobState=(\w+)", workflow.slurm.call("scontrol", "show", "job", job))[1]
+
+
 def test_a_job_that_was_given_up_is_started_again_by_slurm(finished, workflow, squeue):
-    """Requeued under its old id, beside the one that the workflow submitted anew: one result."""
+    """Requeued under its old id while the one that the workflow submitted anew is writing: it is
+    refused, and the result is the other's. Held back and stopped so that the two do meet."""
     (workflow.folder / AFTER).unlink()
     running = workflow.start(AFTER)
-    job, _ = until(lambda: job_of(workflow, "evaluate"), running)
-    (squeue / "lost").write_text(job)
+    first = until(lambda: writer(workflow), running)
+    job, _ = job_of(workflow, "evaluate")
     workflow.slurm.call("scontrol", "update", f"jobid={job}", "requeue=1")
-    workflow.slurm.call("scontrol", "requeue", job)
-
-    def both():
-        # Slurm lets a requeued job wait two minutes, and takes no other time while it is ending.
+    workflow.slurm.call("scontrol", "requeuehold", job)
+    until(lambda: state(workflow, job) == "PENDING", running)
+    until(lambda: job not in workflow.slurm.jobs("COMPLETING"), running)
+    with contextlib.suppress(ProcessLookupError):  # as a real cluster's cgroup would
+        os.kill(first, signal.SIGKILL)
+    (squeue / "lost").write_text(job)
+    other = until(lambda: (pid := writer(workflow)) != first and pid, running)
+    os.kill(other, signal.SIGSTOP)
+    try:
+        # Slurm lets a requeued job wait two minutes.
         workflow.slurm.call("scontrol", "update", f"jobid={job}", "starttime=now")
-        found = workflow.slurm.jobs()
-        mine = [id for id, (_, comment) in found.items() if comment.startswith("rule_evaluate")]
-        return len(mine) == 2 and job in mine
-
-    until(both, running)
-    text = running.communicate(timeout=500)[0]
-    if running.returncode != 0:  # each try came while the other job was writing, and was told so
-        assert text.count("is writing here already") == 3, text[-4000:]
-    while job in workflow.slurm.jobs("RUNNING,PENDING,COMPLETING"):
-        time.sleep(0.2)
-    workflow.run(AFTER)
+        workflow.slurm.call("scontrol", "release", job)
+        until(lambda: state(workflow, job) == "FAILED", running)
+    finally:
+        os.kill(other, signal.SIGCONT)
+    log = workflow.folder / f".snakemake/slurm_logs/rule_evaluate/after/{job}.log"
+    assert f"process {other} on " in log.read_text()
+    assert "is writing here already" in log.read_text()
+    text = ending(running)
+    assert re.search(rf"SLURM-job '{job}' failed due to a node failure", text)
     assert sha256_file(workflow.folder / AFTER) == sha256_file(finished.folder / AFTER)
 
 
