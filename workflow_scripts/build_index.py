@@ -8,7 +8,9 @@ setup(snakemake.log[0])
 
 from glimmer.cache import cached
 from glimmer.retrieval import build_index
+from glimmer.seal import check_seals, seal
 
+check_seals(snakemake.input)
 chosen = snakemake.params.settings["index"]
 out = Path(snakemake.output[0])
 cached(
@@ -25,3 +27,4 @@ cached(
     out=out,
     beside=lambda: ["offsets.npy", "index.faiss"],
 )
+seal(snakemake.output[0])

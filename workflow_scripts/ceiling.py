@@ -9,7 +9,9 @@ setup(snakemake.log[0])
 from glimmer.assets import read_questions
 from glimmer.files import write_json
 from glimmer.heldout.ceiling import measure_ceiling
+from glimmer.seal import check_seals, seal
 
+check_seals(snakemake.input)
 chosen = snakemake.params.settings["ceiling"]
 found = measure_ceiling(
     Path(snakemake.input.index[0]).parent,
@@ -23,3 +25,4 @@ found = measure_ceiling(
     threads=snakemake.threads,
 )
 write_json(snakemake.output.ceiling, found)
+seal(snakemake.output.ceiling)

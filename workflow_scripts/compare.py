@@ -8,7 +8,9 @@ setup(snakemake.log[0])
 
 from glimmer.files import write_json
 from glimmer.heldout import compare
+from glimmer.seal import check_seals, seal
 
+check_seals(snakemake.input)
 paired = compare(
     Path(snakemake.input.before),
     Path(snakemake.input.after),
@@ -19,3 +21,4 @@ paired = compare(
     ceiling=Path(snakemake.input.ceiling),
 )
 write_json(snakemake.output.paired, paired)
+seal(snakemake.output.paired)

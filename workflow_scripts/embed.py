@@ -9,7 +9,9 @@ setup(snakemake.log[0])
 from glimmer.assets import verified_folder
 from glimmer.cache import cached
 from glimmer.retrieval import embed_shard
+from glimmer.seal import check_seals, seal
 
+check_seals(snakemake.input)
 chosen = snakemake.params.settings["embedding"]
 out = Path(snakemake.output.vectors)
 cached(
@@ -34,3 +36,4 @@ cached(
     out=out.with_suffix(".json"),
     beside=lambda: [out.name],
 )
+seal(snakemake.output.meta)

@@ -9,7 +9,9 @@ setup(snakemake.log[0])
 from glimmer.assets import verified_folder
 from glimmer.files import sole_writer
 from glimmer.heldout import evaluate
+from glimmer.seal import check_seals, seal
 
+check_seals(snakemake.input)
 sections = snakemake.params.settings
 with sole_writer(Path(snakemake.output.records).with_name(f".{snakemake.wildcards.when}.lock")):
     evaluate(
@@ -31,3 +33,4 @@ with sole_writer(Path(snakemake.output.records).with_name(f".{snakemake.wildcard
         service_log=Path(snakemake.log[0]).with_suffix(".service.log"),
         engine_log=Path(snakemake.log[0]).with_suffix(".vllm.log"),
     )
+    seal(*snakemake.output)

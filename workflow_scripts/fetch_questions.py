@@ -7,6 +7,7 @@ from glimmer.logs import setup
 setup(snakemake.log[0])
 
 from glimmer.assets import fetch_questions
+from glimmer.seal import seal
 
 chosen = snakemake.params.settings["questions"]
 fetch_questions(
@@ -18,3 +19,4 @@ fetch_questions(
     sha256=chosen["sha256"],
     overlap=chosen["overlap"],
 )
+seal(snakemake.output.train, snakemake.output.heldout)

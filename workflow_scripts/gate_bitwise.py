@@ -8,7 +8,9 @@ setup(snakemake.log[0])
 
 from glimmer.assets import verified_folder
 from glimmer.parity.bitwise import check_bitwise
+from glimmer.seal import check_seals, seal
 
+check_seals(snakemake.input)
 sections = snakemake.params.settings
 check_bitwise(
     checkpoint=verified_folder(snakemake.input.checkpoint[0]),
@@ -23,3 +25,4 @@ check_bitwise(
     work=Path(snakemake.params.work),
     log=Path(snakemake.log[0]).with_suffix(".titan.log"),
 )
+seal(snakemake.output.verdict)

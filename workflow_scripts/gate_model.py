@@ -9,7 +9,9 @@ setup(snakemake.log[0])
 from glimmer.assets import verified_folder
 from glimmer.cache import cached
 from glimmer.parity import check_model
+from glimmer.seal import check_seals, seal
 
+check_seals(snakemake.input)
 sections = snakemake.params.settings
 out = Path(snakemake.output.verdict)
 cached(
@@ -32,3 +34,4 @@ cached(
     ],
     out=out,
 )
+seal(snakemake.output.verdict)

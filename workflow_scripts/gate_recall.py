@@ -11,8 +11,10 @@ from glimmer.cache import cached
 from glimmer.files import read_json
 from glimmer.retrieval import measure_recall
 from glimmer.retrieval.recall import hand_over, sampled
+from glimmer.seal import check_seals, seal
 from glimmer.verdict import settle
 
+check_seals(snakemake.input)
 chosen = snakemake.params.settings["recall"]
 
 
@@ -45,3 +47,4 @@ cached(
 )
 # After the cache, which knows one folder: all of it follows from the verdict.
 hand_over(read_json(out), Path(snakemake.input.index[0]).parent, choose=chosen["choose"])
+seal(snakemake.output.verdict, snakemake.output.search)

@@ -9,9 +9,11 @@ setup(snakemake.log[0])
 from glimmer.assets import verified_folder
 from glimmer.cache import cached
 from glimmer.renderer import check_parity
+from glimmer.seal import check_seals, seal
 from glimmer.search_r1.prompt import SEARCH_TOOL
 from glimmer.verdict import settle
 
+check_seals(snakemake.input)
 out = Path(snakemake.output.verdict)
 cached(
     snakemake.config["cache"],
@@ -30,3 +32,4 @@ cached(
     inputs=[snakemake.input.checkpoint[0]],
     out=out,
 )
+seal(snakemake.output.verdict)

@@ -7,7 +7,9 @@ from glimmer.logs import setup
 setup(snakemake.log[0])
 
 from glimmer.heldout.questions import write_chosen
+from glimmer.seal import check_seals, seal
 
+check_seals(snakemake.input)
 chosen = snakemake.params.settings
 write_chosen(
     Path(snakemake.input.questions),
@@ -17,3 +19,4 @@ write_chosen(
     ids=None if chosen["ids"] is None else Path(chosen["ids"]),
     datasets=chosen["datasets"],
 )
+seal(snakemake.output.chosen)

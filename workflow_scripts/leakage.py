@@ -8,7 +8,9 @@ setup(snakemake.log[0])
 
 from glimmer.files import write_json
 from glimmer.heldout.leakage import check_leakage
+from glimmer.seal import check_seals, seal
 
+check_seals(snakemake.input)
 found = check_leakage(
     Path(snakemake.input.train),
     Path(snakemake.input.heldout),
@@ -16,3 +18,4 @@ found = check_leakage(
     embedding=snakemake.params.embedding["embedding"],
 )
 write_json(snakemake.output.leakage, found)
+seal(snakemake.output.leakage)

@@ -9,8 +9,10 @@ setup(snakemake.log[0])
 
 from glimmer.assets import verified_folder
 from glimmer.files import sole_writer
+from glimmer.seal import check_seals, seal
 from glimmer.training import train
 
+check_seals(snakemake.input)
 sections = snakemake.params.settings
 with sole_writer(Path(snakemake.output.metrics).parent / ".training.lock"):
     if snakemake.config["training"]["engine"] == "titan":
@@ -35,3 +37,4 @@ with sole_writer(Path(snakemake.output.metrics).parent / ".training.lock"):
         code=snakemake.params.code,
         service_log=Path(snakemake.log[0]).with_suffix(".service.log"),
     )
+    seal(snakemake.output.metrics)

@@ -26,6 +26,10 @@ EMBED = [f"{RUN}/retrieval/vectors/shard-00000-of-00002.{end}" for end in ("npy"
 INDEX = f"{RUN}/retrieval/index/index.json"
 TRAINED = f"{RUN}/training/metrics.jsonl"
 AFTER = f"{RUN}/heldout/after.jsonl"
+RECALL = f"{RUN}/gates/recall.json"
+CHOSEN = f"{RUN}/heldout/questions.jsonl"
+CEILING = f"{RUN}/heldout/ceiling.json"
+PAIRED = f"{RUN}/heldout/paired.json"
 REPORT = f"{RUN}/report.html"
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
 
@@ -182,6 +186,19 @@ ARTEFACTS = [
         "retrieval/vectors/shard-00000-of-00002.npy",
     ),
     (
+        "assets/questions/train.jsonl",
+        [RECALL],
+        "assets/questions/train.jsonl",
+        "gates/recall.json",
+    ),
+    (
+        "assets/questions/heldout.jsonl",
+        [CHOSEN],
+        "assets/questions/heldout.jsonl",
+        "heldout/questions.jsonl",
+    ),
+    ("heldout/questions.jsonl", [AFTER], "heldout/questions.jsonl", "heldout/after.jsonl"),
+    (
         "retrieval/vectors/shard-00001-of-00002.npy",
         [INDEX],
         "retrieval/vectors/shard-00001-of-00002.npy",
@@ -238,6 +255,37 @@ def test_a_damaged_file(finished, hurt, name, targets, repair, end):
     assert path.read_bytes() == data
     assert sha256_file(hurt.folder / RUN / end) == sha256_file(finished.folder / RUN / end)
     hurt.whole = False  # what follows would be the whole pipeline
+
+
+RECORDS = {
+    "retrieval/vectors/shard-00001-of-00002.json": INDEX,
+    "retrieval/index/index.json": CEILING,
+    "retrieval/search.json": CEILING,
+    "heldout/leakage.json": PAIRED,
+    "heldout/ceiling.json": PAIRED,
+    "heldout/after.repeats.jsonl": PAIRED,
+    "heldout/after.timings.jsonl": REPORT,
+    "heldout/paired.json": REPORT,
+    "training/metrics.jsonl": REPORT,
+    "gates/recall.json": REPORT,
+}
+
+
+@pytest.mark.long
+def test_a_damaged_record(hurt):
+    """Verdicts and other small results: one flipped bit is refused by name."""
+    for name, target in RECORDS.items():
+        path = hurt.folder / RUN / name
+        data, times = path.read_bytes(), path.stat()
+        place = re.search(rb"[0-9](?=[^0-9]*$)", data).start()  # the last figure
+        path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+        hurt.remove(target)
+        said = hurt.run(target, fails=True).split("Error in rule")[0]
+        assert f"{RUN}/{name}: found sha256" in said, said[-2000:]
+        path.write_bytes(data)
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+        hurt.run(target)
 
 
 class Service(http.server.BaseHTTPRequestHandler):
