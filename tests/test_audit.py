@@ -1,6 +1,7 @@
 """The audit without a network, against records whose answers stand in OSV's own rules."""
 
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
@@ -82,3 +83,32 @@ def test_the_locks_can_be_read(name):
     path = ROOT / f"envs/{name}.txt"
     lines = [line for line in path.read_text().splitlines() if "==" in line and line[0] not in "# "]
     assert len(audit.locked(path)) == len(lines) > 150
+
+
+def test_the_command_finds_what_is_planted_in_every_lock(tmp_path, capsys):
+    """An advisory for the first and one for the last package of each lock, and none for others."""
+    locks = [ROOT / "envs/workflow.txt", ROOT / "envs/train.txt"]
+    assert set(locks) == {p for p in (ROOT / "envs").glob("*.txt") if p.name != "train.git.txt"}
+    planted = set()
+    for lock in locks:
+        packages = list(audit.locked(lock).items())
+        for name, version in (packages[0], packages[-1]):
+            planted.add((lock, name, version))
+            text = yaml.safe_dump(record(name, versions=[str(version)]))
+            (tmp_path / f"{lock.stem}-{name}.yaml").write_text(text)
+    assert audit.main(["--advisories", str(tmp_path), *map(str, locks)]) == 1
+    said = capsys.readouterr().out
+    for lock, name, version in planted:
+        assert f"{lock}: {name}=={version}: PYSEC-1, CVE-1\n" in said
+    for line in (ROOT / "envs/train.git.txt").read_text().splitlines():
+        assert line.startswith("#") or re.fullmatch(r"\S+ @ git\+https://\S+@[0-9a-f]{40}", line)
+
+
+def test_the_conda_environment_is_the_lock():
+    (listed,) = (
+        part["pip"]
+        for part in yaml.safe_load((ROOT / "envs/workflow.yaml").read_text())["dependencies"]
+        if isinstance(part, dict)
+    )
+    lines = (ROOT / "envs/workflow.txt").read_text().splitlines()
+    assert listed == [line for line in lines if "==" in line and not line.startswith("#")]
