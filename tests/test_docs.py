@@ -138,10 +138,44 @@ def shell_lines(page):
                 yield before, command
 
 
+def inline_commands(page):
+    """Every command between backticks in a sentence."""
+    text = page.read_text().partition(generate.MESSAGES)[0]
+    text = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
+    for command in re.findall(r"`([^`]+)`", text):
+        words = command.split()
+        if len(words) > 1 and words[0] in (*PROGRAMS, "pytest", "pip", "pip-audit"):
+            yield " ".join(words)
+
+
+def test_every_command_in_a_sentence_is_run_or_its_needs_are_known():
+    """By the same table; a `pytest` command is itself a test. The changelog tells what was."""
+    table = yaml.safe_load((ROOT / "tests/commands.yaml").read_text())
+    unknown = []
+    for page in markdown():
+        if page.name != "CHANGELOG.md":
+            for command in inline_commands(page):
+                paths = re.findall(r"\S+\.py\b", command)
+                known = command in table or ("pytest" in command and paths)
+                if not known or not all((ROOT / path).exists() for path in paths):
+                    unknown.append(f"{page.name}: {command}")
+    assert unknown == []
+
+
+def test_tests_named_in_the_pages_exist():
+    for page in markdown():
+        for path, name in re.findall(r"(tests/[\w/]+\.py)::(\w+)", page.read_text()):
+            assert runs(f"{path}::{name}"), f"{page.name}: {path}::{name}"
+        for path in re.findall(r"tests/[\w/]+\.py\b", page.read_text()):
+            assert (ROOT / path).exists(), f"{page.name}: {path}"
+
+
 def runs(where):
-    """Whether `where` is what it says: .ci/run, or a test that exists."""
+    """Whether `where` is what it says: .ci/run, a test that exists, or what it needs."""
     if where == ".ci/run":
         return (ROOT / where).exists()
+    if where.startswith("needs "):
+        return True
     path, _, name = where.partition("::")
     return re.search(rf"^def {name}\(", (ROOT / path).read_text(), re.M) is not None
 
@@ -158,8 +192,7 @@ def test_every_command_of_the_pages_is_run_or_says_what_it_needs():
                 f"{page.name}: {command!r} is in no line of tests/commands.yaml and does not say "
                 "what it needs"
             )
-        for command in re.findall(r"`((?:snakemake|glimmer) [a-z][^`]*)`", page.read_text()):
-            found.add(command)
+        found |= set(inline_commands(page))
     assert set(table) <= found, "no page has these any more"
     assert [where for where in table.values() if not runs(where)] == []
     ci = (ROOT / ".ci/run").read_text()

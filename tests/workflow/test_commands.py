@@ -8,6 +8,10 @@ def test_a_target_of_the_pages(finished, target):
     assert "Nothing to be done" in finished.run(*target)
 
 
+def test_a_rule_is_run_anyway(finished):
+    assert finished.stale("--forcerun", "report") == {"report"}
+
+
 def test_preflight_of_the_embedded_default(workflow):
     """The one that makes something: a table for people, a verdict for machines."""
     said = workflow.run("preflight")
