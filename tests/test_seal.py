@@ -1,5 +1,6 @@
 """A result that is damaged unseen is refused; an edited, copied or unsealed one is not."""
 
+import contextlib
 import os
 import shutil
 from pathlib import Path
@@ -39,16 +40,25 @@ def test_another_file_is_not_judged(tmp_path):
     path.write_text("{}")
     check_seals([path, tmp_path / "absent"])  # no seal
     seal(path)
-    os.utime(path, ns=(1, 1))
+    made = path.stat().st_mtime_ns
     path.write_text("edited")
+    for later, judged in ((0, True), (60, True), (61, False), (-1, False)):  # seconds
+        os.utime(path, ns=(made, made + later * 10**9))
+        with pytest.raises(IntegrityError) if judged else contextlib.nullcontext():
+            check_seals([path])
+    (tmp_path / ".x.json.seal").unlink()
     check_seals([path])
     seal(path)
     shutil.copyfile(path, tmp_path / "y.json")
     shutil.copyfile(tmp_path / ".x.json.seal", tmp_path / ".y.json.seal")
+    (tmp_path / "y.json").write_text("other")
+    os.utime(tmp_path / "y.json", (2e9, 2e9))
     check_seals([tmp_path / "y.json"])
 
 
-@pytest.mark.parametrize("hurt", [b"", b"{", b"[]", b"{}", b"\xff"])
+@pytest.mark.parametrize(
+    "hurt", [b"", b"{", b"[]", b"{}", b"\xff", b'{"mtime_ns": "x", "sha256": 1}']
+)
 def test_a_damaged_seal_says_nothing(tmp_path, hurt):
     path = tmp_path / "x.json"
     path.write_text("{}")

@@ -8,7 +8,9 @@ setup(snakemake.log[0])
 
 from glimmer.files import write_json
 from glimmer.heldout.curve import heldout_curve
+from glimmer.seal import check_seals, seal
 
+check_seals(snakemake.input)
 steps = [*snakemake.params.steps, snakemake.params.last]
 later = [*snakemake.input.steps, snakemake.input.after]
 curve = heldout_curve(
@@ -18,3 +20,4 @@ curve = heldout_curve(
     resamples=snakemake.params.resamples,
 )
 write_json(snakemake.output.curve, curve)
+seal(snakemake.output.curve)

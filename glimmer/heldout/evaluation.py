@@ -61,6 +61,7 @@ def evaluate(
     from glimmer.renderer import load_renderer
     from glimmer.retrieval import retrieval_service
     from glimmer.retrieval.index import served_ef_search
+    from glimmer.retrieval.leftovers import remove_leftovers
     from glimmer.search_r1.prompt import SEARCH_TOOL
     from glimmer.search_r1.recipe import rollouter_config
 
@@ -133,6 +134,8 @@ def evaluate(
             ) as sampler,
         ):
             asyncio.run(run(url, sampler))
+    else:
+        remove_leftovers()  # killed after its last batch: no service comes that would
     again.finish()
     kept.finish()
 

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import json
 import os
-import shutil
 import socket
 import sys
 import tempfile
@@ -19,27 +18,22 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from glimmer.errors import GlimmerError
 from glimmer.files import sole_writer
 from glimmer.logs import get_logger
 from glimmer.retrieval.errors import ServiceError
+from glimmer.retrieval.leftovers import LOCK, METRICS, remove_leftovers
 from glimmer.retrieval.service import stop_signal
 
 logger = get_logger("glimmer.retrieval.service")
-_METRICS = "glimmer-metrics-"
 
 
 @contextlib.contextmanager
 def _metrics_folder() -> Iterator[str]:
     """A temporary folder for the replicas' figures; those of killed services are removed first."""
-    for left in Path(tempfile.gettempdir()).glob(f"{_METRICS}*"):
-        with contextlib.suppress(GlimmerError, OSError):  # its service lives, or another user's
-            if (left / ".lock").exists():
-                with sole_writer(left / ".lock"):
-                    shutil.rmtree(left)
+    remove_leftovers()
     with (
-        tempfile.TemporaryDirectory(prefix=_METRICS, ignore_cleanup_errors=True) as folder,
-        sole_writer(Path(folder) / ".lock"),
+        tempfile.TemporaryDirectory(prefix=METRICS, ignore_cleanup_errors=True) as folder,
+        sole_writer(Path(folder) / LOCK),
     ):
         yield folder
 

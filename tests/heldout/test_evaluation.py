@@ -167,6 +167,20 @@ def test_every_question_has_a_record_and_one_outcome(run, tmp_path):
     assert found["measured"]["outcomes"]["crashed"] == {"correct": 3}
 
 
+def test_a_service_killed_after_the_last_batch_leaves_nothing(run, tmp_path, monkeypatch):
+    """All is answered, so no service comes that would remove what the killed one left."""
+    monkeypatch.setattr(stage.Kept, "finish", lambda self: (_ for _ in ()).throw(RuntimeError))
+    with pytest.raises(RuntimeError):
+        run(right, repeats=1)
+    monkeypatch.undo()
+    left = tmp_path / "t/glimmer-metrics-dead"
+    left.mkdir(parents=True)
+    (left / ".lock").touch()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "t"))
+    _, _, sampler = run(lambda *_: "never asked", repeats=1)
+    assert sampler.begun == [] and not left.exists()
+
+
 def test_both_evaluations_ask_the_same_questions(run):
     """Fault 26: nothing is an iterator that the second evaluation continues."""
     first, _, _ = run(right)
