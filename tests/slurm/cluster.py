@@ -1,7 +1,7 @@
 """A Slurm of its own on this machine, in one folder: munged, slurmctld and two slurmd.
 
-The nodes say that they have four and eight GPUs, which are /dev/null: enough to see what is asked
-for.
+The nodes say that they have four and eight GPUs, which are /dev/null, and 500 GB of memory: enough
+to see what is asked for.
 Needs root and Debian's slurm-wlm and munge. Nothing of it stays when `stop` returns. Outside of the
 folder there is one link, /etc/slurm/slurm.conf: the executor clears SLURM_CONF within jobs.
 """
@@ -85,7 +85,7 @@ class Slurm:
         host = socket.gethostname()
         nodes = "\n".join(
             f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={free_port()} CPUs=2 "
-            f"RealMemory=9000 State=UNKNOWN Gres=gpu:h100:{gpus}"
+            f"RealMemory=500000 State=UNKNOWN Gres=gpu:h100:{gpus}"
             for node, gpus in NODES.items()
         )
         for device in range(max(NODES.values())):
