@@ -26,7 +26,7 @@ from typing import Any
 from glimmer.errors import GlimmerError
 from glimmer.files import read_json, write_json
 from glimmer.parity.conversations import gate_prompts
-from glimmer.parity.first_layers import LARGEST
+from glimmer.parity.large import LARGEST, LAYERS
 from glimmer.renderer import load_renderer
 from glimmer.search_r1.prompt import SEARCH_TOOL
 from glimmer.training.job import Job
@@ -54,7 +54,7 @@ WIDE = {
 RANDOM_ENTROPY = 0.75
 """Largest entropy of random weights, as a share of ln(vocabulary). Under the soft cap of 20 they
 reach 0.47 (4,096 tokens) to 0.65 (202,048), by drawing; logits that are all 0 give 1."""
-SLICE = {"num_hidden_layers": 4}  # three layers with a window and rope, one without
+SLICE = {"num_hidden_layers": LAYERS}  # three layers with a window and rope, one without
 ONE_GPU = {
     "trainer_fsdp": 1,
     "trainer_tp": 1,

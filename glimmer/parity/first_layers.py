@@ -16,12 +16,10 @@ from safetensors import safe_open
 from glimmer.assets.checkpoint import WEIGHTS, WEIGHTS_INDEX
 from glimmer.errors import DataError
 from glimmer.files import read_json, write_json
+from glimmer.parity.large import LAYERS
 from glimmer.training.checkpoint import save_tensors
 from glimmer.training.local.model import TOKENIZER_FILES
 
-LAYERS = 4
-LARGEST = 2_000_000_000
-"""Parameters of a checkpoint that a gate measures whole."""
 _LAYER = re.compile(r"model\.language_model\.layers\.(\d+)\.")
 _BY_LAYER = ("layer_types", "layer_rope_theta")
 

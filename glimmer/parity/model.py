@@ -19,7 +19,8 @@ from torchtitan.models.muse_glimmer.state_dict_adapter import MuseGlimmerStateDi
 
 from glimmer.files import sha256_files
 from glimmer.parity.conversations import gate_prompts
-from glimmer.parity.first_layers import LARGEST, first_layers
+from glimmer.parity.first_layers import first_layers
+from glimmer.parity.large import LARGEST
 from glimmer.renderer import load_renderer
 from glimmer.search_r1.prompt import SEARCH_TOOL
 from glimmer.training.local.determinism import use_threads

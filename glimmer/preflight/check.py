@@ -30,12 +30,8 @@ RESOURCES = Path(__file__).resolve().parents[2] / "resources"
 KNOWN_MODELS = {"hub:meta-models/Muse-Glimmer-30B": "muse_glimmer_30b.json"}
 _HUB_S = 15.0
 _STACK_S = 50.0
-_DECIDES = (
-    "training",
-    "search",
-    "renderer",
-    "titan",
-)  # sections of a job that its checkpoints go by
+# Sections of a job that its checkpoints go by.
+_DECIDES = ("training", "search", "renderer", "titan")
 _SOURCES = ("checkpoint", "corpus", "questions", "embedding")
 
 

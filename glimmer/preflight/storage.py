@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from glimmer.parity.large import LARGEST, LAYERS
 from glimmer.preflight.findings import Finding, gib, ok, refuse
 from glimmer.preflight.inventory import Inventory
 from glimmer.preflight.shapes import Shape, parameters
@@ -27,10 +28,10 @@ KNOWN_DIMENSIONS = {
 _MARGIN = 0.05
 _PROCESS = int(2.5 * GIB)  # main memory of one process with torch and its libraries
 _SAMPLE = 1 << 20
-# Of the model gate (`glimmer.parity.model`): the most parameters that it compares whole, and
-# bytes for each of them: float32 weights five times over (two models, what is read and converted,
-# what is written back), and the logits of five passes.
-_COMPARED_WHOLE, _COMPARED = 2_000_000_000, 24
+# Bytes of the model gate (`glimmer.parity.model`) for each parameter that it compares: float32
+# weights five times over (two models, what is read and converted, what is written back), and the
+# logits of five passes.
+_COMPARED = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +152,7 @@ def job_mb(config: Mapping[str, Any], model: Mapping[str, Any] | None, resources
     if model is None:
         return least
     shape = Shape.of(model)
-    compared = shape if parameters(shape) <= _COMPARED_WHOLE else replace(shape, layers=4)
+    compared = shape if parameters(shape) <= LARGEST else replace(shape, layers=LAYERS)
     found = least | {"gate_model": least["gate_model"] + _COMPARED * parameters(compared) // 10**6}
     corpus = corpus_of(config["corpus"], resources)
     items = ram_items(shape, config, corpus, dimension_of(config["embedding"]["model"]))

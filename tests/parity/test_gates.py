@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, MuseGlimmerForConditionalGeneration
 
 import glimmer.parity.logprobs as logprobs
 import glimmer.parity.model as model_gate
@@ -53,6 +54,34 @@ def test_torchtitan_and_transformers_agree_on_what_ships(tmp_path):
     assert verdict["measured"]["transformers_vs_torchtitan"] < 1e-4
     assert verdict["measured"]["tensors_changed_in_round_trip"] == 0
     assert verdict["measured"]["logit_std"] > 0.5
+
+
+@pytest.mark.parametrize(("width", "heads", "head"), [(416, 8, 64), (832, 32, 128)])
+def test_they_agree_at_other_widths(tmp_path, width, heads, head):
+    """Random weights; heads that are wider together than the model, as the 30B's are not."""
+    folder = tmp_path / "wide"
+    folder.mkdir()
+    for path in SHIPPED.iterdir():
+        if path.suffix != ".safetensors":
+            shutil.copyfile(path, folder / path.name)
+    config = json.loads((folder / "config.json").read_text())
+    text = config["text_config"]
+    text |= {"hidden_size": width, "intermediate_size": 3 * width, "qk_scale_factor": 3.87}
+    text |= {"num_attention_heads": heads, "head_dim": head}
+    text["output_multiplier"] = (256 / width) ** 0.5
+    (folder / "config.json").write_text(json.dumps(config))
+    settings = AutoConfig.from_pretrained(folder)
+    weights = MuseGlimmerForConditionalGeneration(settings).state_dict()
+    draw = torch.Generator().manual_seed(1)
+    for name, value in weights.items():
+        if value.dim() > 1:
+            value.copy_(torch.randn(value.shape, generator=draw) * value.shape[-1] ** -0.5)
+        else:
+            value.fill_(1.0 if name.endswith("language_model.norm.weight") else 0.1)
+    assert weights.keys() == load_file(SHIPPED / "model.safetensors").keys()
+    save_file(weights, folder / "model.safetensors")
+    verdict = check_model(tmp_path / "v.json", folder, prompts=2)
+    assert verdict["passed"] and verdict["measured"]["logit_std"] > 0.5
 
 
 def test_a_model_that_knows_nothing_fails_by_its_entropy(tmp_path):
