@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -16,16 +15,12 @@ from glimmer.files import sha256_files
 from glimmer.parity.first_layers import first_layers
 from glimmer.training.local.model import load_model, load_tensors
 
-from .test_gates import SHIPPED, check_model
+from .test_gates import SHIPPED, check_model, without_weights
 
 
 def in_parts(folder: Path, *, layers: int) -> Path:
     """The shipped checkpoint with its layers repeated `layers` / 4 times, in two files."""
-    folder.mkdir()
-    for path in SHIPPED.iterdir():
-        if path.suffix != ".safetensors":
-            shutil.copyfile(path, folder / path.name)
-    config = json.loads((folder / "config.json").read_text())
+    config = without_weights(folder)
     text = config["text_config"]
     times = layers // text["num_hidden_layers"]
     for key in ("layer_types", "layer_rope_theta"):

@@ -56,15 +56,20 @@ def test_torchtitan_and_transformers_agree_on_what_ships(tmp_path):
     assert verdict["measured"]["logit_std"] > 0.5
 
 
-@pytest.mark.parametrize(("width", "heads", "head"), [(416, 8, 64), (832, 32, 128)])
-def test_they_agree_at_other_widths(tmp_path, width, heads, head):
-    """Random weights; heads that are wider together than the model, as the 30B's are not."""
-    folder = tmp_path / "wide"
+def without_weights(folder: Path) -> dict:
+    """The shipped checkpoint's other files in a new folder; its config."""
     folder.mkdir()
     for path in SHIPPED.iterdir():
         if path.suffix != ".safetensors":
             shutil.copyfile(path, folder / path.name)
-    config = json.loads((folder / "config.json").read_text())
+    return json.loads((folder / "config.json").read_text())
+
+
+@pytest.mark.parametrize(("width", "heads", "head"), [(416, 8, 64), (832, 32, 128)])
+def test_they_agree_at_other_widths(tmp_path, width, heads, head):
+    """Random weights; heads that are wider together than the model, as the 30B's are not."""
+    folder = tmp_path / "wide"
+    config = without_weights(folder)
     text = config["text_config"]
     text |= {"hidden_size": width, "intermediate_size": 3 * width, "qk_scale_factor": 3.87}
     text |= {"num_attention_heads": heads, "head_dim": head}
