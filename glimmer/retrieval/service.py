@@ -155,8 +155,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     logs.setup()
 
     def report(message: dict[str, Any]) -> None:
-        if options.report_fd is not None:
-            with os.fdopen(options.report_fd, "w") as pipe:
+        # Once: whoever started this reads the port, or why there is none. Later errors are logged.
+        descriptor, options.report_fd = options.report_fd, None
+        if descriptor is not None:
+            with os.fdopen(descriptor, "w") as pipe:
                 json.dump(message, pipe)
 
     if options.parent:

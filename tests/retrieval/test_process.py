@@ -237,6 +237,23 @@ def test_a_replica_that_is_killed_ends_the_service_which_says_so(world, tmp_path
     assert "ended by itself with status -9; the other replicas are ended too" in log
 
 
+def test_an_error_of_a_service_that_was_ready_is_logged_and_no_more(monkeypatch, capsys):
+    """The pipe is closed once the port is written; the number may be another file's by then."""
+    from glimmer.retrieval import service
+
+    async def serves_and_fails(found, bound, report):
+        report({"port": 1})
+        raise ServiceError("a replica has ended")
+
+    monkeypatch.setattr(service, "open_service", lambda *given: None)
+    monkeypatch.setattr(service, "_run", serves_and_fails)
+    read, write = os.pipe()
+    status = service.main(["--index", "i", "--corpus", "c", "--report-fd", str(write)])
+    with os.fdopen(read) as pipe:
+        assert (status, pipe.read()) == (1, '{"port": 1}')
+    assert "ServiceError: a replica has ended" in capsys.readouterr().err
+
+
 def test_who_can_reach_it_is_said(world, tmp_path, caplog, monkeypatch):
     from glimmer.retrieval import service
 
