@@ -48,6 +48,9 @@ def test_every_step_is_there_under_one_run_also_after_a_resume(tmp_path, monkeyp
         for step in steps:
             metrics.add({"step": step, "time": 0.0, "reward": step / 4})
         metrics.close()
+    # W&B's own process closes the file after finish() has returned; its end is waited for, as at
+    # the end of a real run.
+    wandb.teardown()
     found, ids = rows(tmp_path)
     assert found == [(1, 0.25), (2, 0.5), (3, 0.75)]
     assert ids == {(tmp_path / "wandb_id").read_text().strip()}
