@@ -143,12 +143,15 @@ def check_memory(
             ok("generator's cache", f"{tokens:,} tokens", f"{tokens // titan['context']} rollouts")
         )
     other = sampler.total if titan["share_gpu"] else 0
+    beside = memory.beside_push(shape, titan)
     places = [("trainer GPU, step 2", steps[2].total + other)]
     if not titan["share_gpu"]:
         places.append(("generator GPU", sampler.total))
     for what, need in places:
         if need <= card:
             findings.append(ok(what, gib(need), f"of {gib(card)}"))
+            if what.startswith("trainer") and beside + other > card:
+                findings.append(_push(beside + other, card))
         elif what.startswith("generator"):
             fraction = titan["generator_memory_fraction"] - (need - card) / card
             findings.append(
@@ -177,6 +180,16 @@ def check_memory(
             _smaller(shape, titan, card, other),
         )
     return findings, table
+
+
+def _push(need: int, card: int) -> Finding:
+    return warn(
+        "trainer GPU, weights being sent",
+        f"{gib(need)} by arithmetic, if the step after peaks while they are",
+        f"at most {gib(card)}",
+        "If a step after the first runs out of memory, set titan.adam_on_host to true, or "
+        "titan.offpolicy_steps to 0: steps then wait for the sync.",
+    )
 
 
 def _smaller(shape: Shape, titan: Mapping[str, Any], card: int, other: int) -> str:

@@ -181,6 +181,24 @@ def _passes(shape: Shape, titan: Mapping[str, Any], *, adam: bool, constants: Co
     return _with_constants(items, max(tensors, sync), titan, constants)
 
 
+def beside_push(
+    shape: Shape, titan: Mapping[str, Any], *, constants: Constants | None = None
+) -> int:
+    """Bytes of a trainer GPU if a step peaks while the weights of the step before are still being
+    sent; 0 on-policy, where rollouts, and with them the step, wait for the sync.
+
+    Off-policy the push goes on beside forward and backward pass, and holds the shard's copy in
+    bfloat16 until all of it is in main memory. How long that is, arithmetic cannot say.
+    """
+    if not titan["offpolicy_steps"]:
+        return 0
+    mine = parameters(shape, fsdp=titan["trainer_fsdp"], tp=titan["trainer_tp"])
+    passes = _passes(
+        shape, titan, adam=not titan["adam_on_host"], constants=constants or Constants()
+    )
+    return passes.total + mine * _BF16
+
+
 def optimizer_jump(shape: Shape, titan: Mapping[str, Any]) -> int:
     """Bytes that a trainer GPU takes more in step 2 than in step 1: Adam's two moments, or none
     where they wait on the host."""

@@ -17,7 +17,19 @@ from glimmer.preflight.host import gpus_needed
 from glimmer.preflight.shapes import Shape
 from glimmer.preflight.table import as_text
 
-from .hosts import GIB, GOOD, H100_80, H200, MODEL, ROOT, gpus, one_gpu, paper_run, refusals
+from .hosts import (
+    GIB,
+    GOOD,
+    H100_80,
+    H100_NVL,
+    H200,
+    MODEL,
+    ROOT,
+    gpus,
+    one_gpu,
+    paper_run,
+    refusals,
+)
 
 NO_IB = {
     "NCCL_IB_DISABLE": "1",
@@ -261,6 +273,27 @@ def test_four_gpus_do_not_hold_the_paper_run():
         )
         assert gpus_needed(config["titan"]) == 4
         assert any("trainer GPU, step 2" in line for line in refusals(config, gpus=gpus(4)))
+
+
+def test_a_card_that_the_push_may_overflow_is_warned_of():
+    """The reference run's cards hold both; of 84 GiB, off-policy, only the step is sure to fit."""
+
+    def warned(total: int, **changes) -> list[dict]:
+        config = paper_run(**changes)
+        verdict = check.preflight(
+            config, host=replace(GOOD, gpus=gpus(8, total=total)), model=MODEL
+        )
+        assert not any(
+            f["what"] == "trainer GPU, step 2" and f["way_out"] for f in verdict["details"]
+        )
+        return [f for f in verdict["details"] if f["what"] == "trainer GPU, weights being sent"]
+
+    assert warned(H100_NVL) == []
+    [told] = warned(84 * GIB)
+    assert told["level"] == "warn" and "90.8 GiB" in told["found"]
+    assert "titan.offpolicy_steps to 0" in told["way_out"]
+    assert warned(84 * GIB, titan__offpolicy_steps=0) == []
+    assert warned(84 * GIB, titan__adam_on_host=True) == []
 
 
 def test_a_small_model_on_a_shared_gpu_is_told_its_fraction():

@@ -83,6 +83,16 @@ def test_eighty_gigabytes_hold_the_paper_run_with_adam_on_the_host():
     assert passes.total == memory.trainer(SHAPE, {**long, "adam_on_host": False}, step=1).total
 
 
+def test_off_policy_the_copy_for_the_push_may_stand_beside_the_next_step():
+    mine = parameters(SHAPE, fsdp=3, tp=2)
+    step = memory.trainer(SHAPE, TITAN, step=2).total
+    assert memory.beside_push(SHAPE, TITAN) == step + 2 * mine
+    assert memory.beside_push(SHAPE, {**TITAN, "offpolicy_steps": 0}) == 0
+    # With Adam on the host the push meets the passes, which are without the moments.
+    on_host = memory.beside_push(SHAPE, {**TITAN, "adam_on_host": True})
+    assert on_host == memory.trainer(SHAPE, TITAN, step=1).total + 2 * mine
+
+
 def test_one_h200_with_the_trials_model():
     """Measured there: a peak of 55 to 59 GiB of GPU, both processes, limit 0.3; 1.6 GB of shm."""
     titan = {
