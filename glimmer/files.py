@@ -166,13 +166,32 @@ def read_jsonl(path: Path | str) -> Iterator[tuple[int, Any]]:
         DataError: a line is not JSON; the message names file, line number and the line's start.
     """
     with open(path, "rb") as handle:
-        for number, line in enumerate(handle, start=1):
-            if not line.strip():
-                continue
-            try:
-                yield number, json.loads(line)
-            except (json.JSONDecodeError, UnicodeDecodeError) as error:
-                raise DataError(
-                    f"{path}, line {number}: expected one JSON value, found {line[:60]!r} "
-                    f"({error}). Correct or remove the line."
-                ) from error
+        yield from _values(path, handle)
+
+
+def whole_lines(path: Path | str) -> Iterator[Any]:
+    """Yield the value of each line of a file that grows line by line; none if there is no file.
+
+    A last line without its end was cut by a kill and is left out.
+
+    Raises:
+        DataError: a line before it is not JSON.
+    """
+    if not Path(path).exists():
+        return
+    with open(path, "rb") as handle:
+        for _, value in _values(path, (line for line in handle if line.endswith(b"\n"))):
+            yield value
+
+
+def _values(path: Path | str, lines: Iterable[bytes]) -> Iterator[tuple[int, Any]]:
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            yield number, json.loads(line)
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise DataError(
+                f"{path}, line {number}: expected one JSON value, found {line[:60]!r} "
+                f"({error}). Correct or remove the line."
+            ) from error

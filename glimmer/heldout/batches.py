@@ -20,7 +20,7 @@ from typing import Any
 
 from glimmer.assets import Question
 from glimmer.errors import DataError
-from glimmer.files import atomic_path, read_jsonl, write_jsonl
+from glimmer.files import atomic_path, whole_lines, write_jsonl
 from glimmer.progress import Progress
 
 
@@ -182,19 +182,16 @@ def finished(part: Path, identity: str, *, sizes: Sequence[int]) -> list[Any]:
     this identity left; cuts the file back to them, or starts it anew."""
     header = json.dumps({"identity": identity}) + "\n"
     rows: list[Any] = []
-    if part.exists():
-        text = part.read_bytes()
-        part.write_bytes(text[: text.rfind(b"\n") + 1])
-        lines: list[Any] = []
-        with contextlib.suppress(DataError):  # what stands before a damaged line counts
-            lines.extend(value for _, value in read_jsonl(part))
-        if lines and lines[0] == {"identity": identity}:
-            whole = 0
-            for size in sizes:
-                if whole + size > len(lines) - 1:
-                    break
-                whole += size
-            rows = lines[1 : 1 + whole]
+    lines: list[Any] = []
+    with contextlib.suppress(DataError):  # what stands before a damaged line counts
+        lines.extend(whole_lines(part))
+    if lines and lines[0] == {"identity": identity}:
+        whole = 0
+        for size in sizes:
+            if whole + size > len(lines) - 1:
+                break
+            whole += size
+        rows = lines[1 : 1 + whole]
     part.parent.mkdir(parents=True, exist_ok=True)
     part.write_text(header + "".join(map(_line, rows)), encoding="utf-8")
     return rows

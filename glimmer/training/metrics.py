@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from glimmer.errors import GlimmerError
-from glimmer.files import read_jsonl, write_jsonl
+from glimmer.files import whole_lines, write_jsonl
 from glimmer.search_r1.outcome import check_failed_searches, judge
 from glimmer.training.wandb_copy import WandbCopy
 
@@ -33,13 +33,9 @@ class MetricsFile:
         steps_done: of the checkpoint from which the run goes on.
         settings: config section `training`.
         """
-        self.rows: list[dict[str, Any]] = []
-        if path.exists():
-            kept = []
-            for _, row in _whole_lines(path):
-                if row["step"] <= steps_done:
-                    kept.append(row)
-            self.rows = kept
+        self.rows: list[dict[str, Any]] = [
+            row for row in whole_lines(path) if row["step"] <= steps_done
+        ]
         write_jsonl(path, self.rows)
         self._handle = open(path, "a", encoding="utf-8")
         from torch.utils.tensorboard import SummaryWriter
@@ -67,14 +63,6 @@ class MetricsFile:
         self._writer.close()
         if self._copy is not None:
             self._copy.close()
-
-
-def _whole_lines(path: Path) -> list[tuple[int, Any]]:
-    """Lines of a file whose last one may have been cut by a kill."""
-    text = path.read_bytes()
-    if text and not text.endswith(b"\n"):
-        path.write_bytes(text[: text.rfind(b"\n") + 1])
-    return list(read_jsonl(path))
 
 
 def rollout_metrics(groups: Sequence, samples: Sequence[Any]) -> dict[str, float]:

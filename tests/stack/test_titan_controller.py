@@ -189,6 +189,26 @@ def test_a_killed_run_goes_on_with_the_same_questions_and_seeds(undisturbed, tmp
             assert found[name][1:] == wanted[name][1:]
 
 
+def test_a_run_killed_off_policy_asks_each_question_once(tmp_path):
+    """Group 0 takes until step 2 is done, others are trained on before it; then the run is killed,
+    and goes on with group 0 and without those others."""
+    job = make_job(tmp_path, offpolicy_steps=8)  # a window of 5 groups
+    first = run(job, FAKE_TRAINER_DIES_AT_STEP="4", FAKE_GENERATOR_HOLDS_GROUP="0")
+    assert first.returncode != 0
+    second = run(job)
+    assert second.returncode == 0, second.stdout[-3000:] + second.stderr[-6000:]
+    lines = (tmp_path / "work" / "groups.jsonl").read_text().splitlines()
+    steps = [json.loads(line) for line in lines]
+    assert [row["step"] for row in steps] == list(range(1, STEPS + 1))
+    assert sorted(steps[0]["groups"] + steps[1]["groups"]) == [1, 2, 3, 4]
+    trained = [group for row in steps for group in row["groups"]]
+    assert 0 in trained and len(set(trained)) == len(trained) == STEPS * PROMPTS
+    assert max(trained) < STEPS * PROMPTS + 5
+    assert [r["groups_consumed"] for r in rows(tmp_path)] == [
+        PROMPTS * (step + 1) for step in range(STEPS)
+    ]
+
+
 def test_export_carries_over_what_the_text_model_does_not_own(undisturbed, tmp_path):
     from safetensors.torch import load_file
 

@@ -7,6 +7,7 @@ every prompt with a search call, then with an answer that is right or wrong by i
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from pathlib import Path
@@ -20,6 +21,7 @@ from torchtitan.experiments.rl.types import Completion, OptimStepOutput
 from glimmer.training.titan.digest import SyncLog, digest
 
 DIE_AT = "FAKE_TRAINER_DIES_AT_STEP"
+HELD = "FAKE_GENERATOR_HOLDS_GROUP"
 
 
 class FakeTrainer(Actor):
@@ -131,6 +133,9 @@ class FakeGenerator(Actor):
                 json.dumps([self.version, request_id, sampling_config.seed, prompt_token_ids])
                 + "\n"
             )
+        held = f"group={os.environ.get(HELD)}/"
+        while request_id.startswith(held) and self.version < 2:
+            await asyncio.sleep(0.05)
         turn = int(request_id.rpartition("turn=")[2])
         ids = self.completions["call" if turn == 0 else "answer"][sampling_config.seed % 2]
         return Completion(

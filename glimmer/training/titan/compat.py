@@ -8,6 +8,7 @@ here would then have to be read again.
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import importlib.util
 import os
@@ -67,6 +68,7 @@ def use_vllm_attention() -> None:
     if getattr(of_torch, "or_vllm", False):
         return
 
+    @functools.wraps(of_torch)
     def forward(self, *args, **kwargs):
         agree = attention.is_in_batch_invariant_mode() or self.out_transform is not None
         return (of_torch if agree else of_vllm)(self, *args, **kwargs)

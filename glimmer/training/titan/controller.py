@@ -9,7 +9,7 @@ import hashlib
 import math
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from glimmer.training.metrics import (
     rollout_metrics,
 )
 from glimmer.training.titan.digest import SyncLog
+from glimmer.training.titan.journal import Journal, RecordingBatcher, RecordingBuilder
 from glimmer.training.titan.keep import keep_best
 
 import torchtitan.experiments.rl.controller as titan  # isort: skip
@@ -81,47 +82,6 @@ def check_agreement(row: Mapping[str, float], titan: Mapping[str, Any]) -> None:
         )
 
 
-@dataclass
-class Journal:
-    """What the controller's loops tell each other about the groups of a step.
-
-    Attributes:
-        questions: by group id, of groups under way.
-        taken: groups that the batcher has taken and no step has yet trained on, oldest first.
-        consumed: groups taken by finished steps, the position in the data to resume at.
-    """
-
-    questions: dict[int, Any] = field(default_factory=dict)
-    taken: list[Any] = field(default_factory=list)
-    consumed: int = 0
-
-    def close_step(self, trainable: int) -> tuple[list[Any], list[Any]]:
-        """(groups, their questions) of a step: the oldest ones up to the `trainable`-th that has
-        rollouts."""
-        groups = []
-        while trainable > 0:
-            group = self.taken.pop(0)
-            self.consumed += 1
-            trainable -= bool(group.rollouts)
-            groups.append(group)
-        kept = [g for g in groups if g.rollouts]
-        questions = [self.questions[g.group_id] for g in kept]
-        for group in groups:
-            self.questions.pop(group.group_id, None)
-        return kept, questions
-
-
-class _Recording:
-    """A sample builder that shows the journal each group it is given."""
-
-    def __init__(self, builder: Any, journal: Journal) -> None:
-        self._builder, self._journal = builder, journal
-
-    def build_from_group(self, *, rollout_group: Any) -> Any:
-        self._journal.taken.append(rollout_group)
-        return self._builder.build_from_group(rollout_group=rollout_group)
-
-
 class SearchController(titan.Controller):
     """The controller of one job."""
 
@@ -132,7 +92,7 @@ class SearchController(titan.Controller):
     def attach(self, job: Job) -> None:
         """Set what the run needs beside TitanRL's config; before `setup_async`."""
         self.job = job
-        self.journal = Journal()
+        self.journal = Journal(Path(job.work) / "groups.jsonl")
         self.sync = SyncLog(job.work)
         self.rows: MetricsFile | None = None
         self.progress: Progress | None = None
@@ -154,8 +114,7 @@ class SearchController(titan.Controller):
                 f"{work / 'metrics.jsonl'} has no row for step {done}, from which {work} would "
                 "resume. Delete that folder to start this run anew."
             )
-        self.journal.consumed = int(self.rows.rows[-1]["groups_consumed"]) if done else 0
-        self._rollouter.train_dataset.seek(self.journal.consumed)
+        self.journal.resume(done)
         self.sync.check(done, may_stand_still=True)
 
     async def close(self) -> None:
@@ -181,17 +140,27 @@ class SearchController(titan.Controller):
         return seeded
 
     async def _data_input_loop(self, group_buffer: Any) -> None:
-        """As TitanRL's, but group ids go on where the run stopped and questions are kept."""
-        group_id = self.journal.consumed
+        """As TitanRL's, but group k is question k, the first ones are those that a resumed run has
+        left, and questions are kept."""
+        left = self.journal.left()
         while await group_buffer.wait_for_slot():
-            sample = await asyncio.to_thread(self._rollouter.get_training_sample)
+            group_id = next(left)
+            sample = await asyncio.to_thread(self._question, group_id)
             self.journal.questions[group_id] = sample
             await group_buffer.add_work(RolloutGroupWork(group_id=group_id, sample=sample))
-            group_id += 1
 
-    async def _batcher_loop(self, *, training_sample_builder: Any, **kwargs: Any) -> None:
-        recording = _Recording(training_sample_builder, self.journal)
-        await super()._batcher_loop(training_sample_builder=recording, **kwargs)
+    def _question(self, position: int) -> Any:
+        self._rollouter.train_dataset.seek(position)
+        return self._rollouter.get_training_sample()
+
+    async def _batcher_loop(
+        self, *, training_sample_builder: Any, batcher: Any, **kwargs: Any
+    ) -> None:
+        await super()._batcher_loop(
+            training_sample_builder=RecordingBuilder(training_sample_builder, self.journal),
+            batcher=RecordingBatcher(batcher, self.journal),
+            **kwargs,
+        )
 
     def _log(self, step: int, metrics: Iterable[Any], *, is_validation: bool = False) -> None:
         """In place of TitanRL's own: one row a step, checked, written and shown."""
@@ -200,7 +169,7 @@ class SearchController(titan.Controller):
         assert self.rows is not None
         found = MetricsProcessor._aggregate_metrics(metrics)
         training, search = self.job.training, self.job.search
-        groups, questions = self.journal.close_step(training["prompts_per_step"])
+        groups, questions = self.journal.close_step(step)
         row: dict[str, float] = {"step": step, **rollout_metrics(groups, questions)}
         row |= {ours: float(found[theirs]) for ours, theirs in _NAMES.items() if theirs in found}
         wanted = [*_NAMES.values(), *_TRAIN_TIMES, *_SYNC_TIMES]
