@@ -1,6 +1,6 @@
 """Generator and trainer on one GPU, at 8 layers of the 30B's shape with random weights.
 
-    python benchmarks/gpu_slice.py        by the GPU stack's Python, on one GPU of 120 GB; 10 minutes
+    python benchmarks/gpu_slice.py        by the GPU stack's Python, on one GPU of 120 GB; 10 min
 
 Each case in a process of its own, all in one run:
     vllm, graphs         vLLM's own Muse Glimmer with its default CUDA graphs and compilation
