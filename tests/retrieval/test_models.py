@@ -63,10 +63,11 @@ def test_prefix_reaches_the_model(encoder, monkeypatch):
     from dataclasses import replace
 
     identity = replace(encoder.identity, query_prefix="query: ", passage_prefix="passage: ")
-    plain = encoder.queries(["query: a river", "passage: a river"])
+    # Of one kind each: on a CPU only queries are padded, and some CPUs round otherwise then.
+    query, passage = encoder.queries(["query: a river"]), encoder.passages(["passage: a river"])
     monkeypatch.setattr(encoder, "identity", identity)
-    assert (encoder.queries(["a river"]) == plain[:1]).all()
-    assert (encoder.passages(["a river"]) == plain[1:]).all()
+    assert (encoder.queries(["a river"]) == query).all()
+    assert (encoder.passages(["a river"]) == passage).all()
 
 
 @pytest.mark.parametrize(
