@@ -18,6 +18,7 @@ from glimmer.files import (
     sha256_file,
     sha256_json,
     sole_writer,
+    whole_lines,
     write_json,
     write_jsonl,
     write_text,
@@ -121,6 +122,22 @@ def test_a_bad_line_is_named(tmp_path: Path, line: bytes) -> None:
     rows = read_jsonl(path)
     assert next(rows) == (1, 1)
     with pytest.raises(DataError, match=r"a\.jsonl, line 3: expected one JSON value"):
+        next(rows)
+
+
+def test_lines_of_a_file_cut_at_any_byte_are_whole_ones(tmp_path: Path) -> None:
+    """A number is JSON however short it is cut: the line's end decides, not the parser."""
+    path, data = tmp_path / "a.jsonl", b'{"a": 1}\n\n1234\n[5]\n'
+    assert list(whole_lines(path)) == []
+    for size in range(len(data) + 1):
+        path.write_bytes(data[:size])
+        ends = (size >= 9) + (size >= 15) + (size >= 19)
+        assert list(whole_lines(path)) == [{"a": 1}, 1234, [5]][:ends]
+        assert path.stat().st_size == size, "it only reads"
+    path.write_bytes(b"1\n{\n2\n3")
+    rows = whole_lines(path)
+    assert next(rows) == 1
+    with pytest.raises(DataError, match=r"a\.jsonl, line 2: expected one JSON value"):
         next(rows)
 
 

@@ -106,7 +106,7 @@ def test_a_file_without_a_finished_step_is_refused(tmp_path, text):
 @given(st.integers(0, 10_000), st.integers(1, 3), st.integers(1, 4), st.integers(0, 5))
 def test_every_question_once_over_any_kills(tmp_path_factory, seed, size, window, kills):
     """Whatever order a window allows and wherever a run is killed, no step repeats a question, and
-    the ones left out are within the window of the last."""
+    what is left out below the last one is what was waiting or in a batch not yet whole."""
     path = tmp_path_factory.mktemp("journal") / "groups.jsonl"
     draw = random.Random(seed)
     done, trained = 0, []
@@ -124,4 +124,4 @@ def test_every_question_once_over_any_kills(tmp_path_factory, seed, size, window
                 trained += ids(journal.close_step(done)[0])
     assert len(set(trained)) == len(trained) == done * size
     assert journal.consumed == len(trained)
-    assert not trained or max(trained) < len(trained) + (kills + 1) * (window + size)
+    assert not trained or max(trained) < len(trained) + window + size
