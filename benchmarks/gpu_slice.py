@@ -11,17 +11,17 @@ Each case in a process of its own, all in one run:
     titan, decode        with CUDA graphs of decoding only (FULL_DECODE_ONLY)
     titan, fused         as `titan, decode`, with torchtitan's fused gate and up projection
     titan, invariant     eager in batch-invariant mode
-    titan, blocks        as `titan, graphs`, with vLLM's own cache blocks of 16 tokens for 256
     titan, 8192          as `titan, graphs`, reading up to 8,192 prompt tokens a step for 2,048
-    titan, both          both
+    titan, blocks        as `titan, 8192`, with vLLM's own cache blocks of 16 tokens for 256
+    titan, compiled      as `titan, blocks`, and each layer by torch.compile
     vllm, 8192           vLLM's own with graphs, reading as many
     trainer              forward, backward, step on packed rows of 4,096 tokens, full checkpointing
     trainer, host        the same with `titan.adam_on_host`
 
 Generators: 128 requests of 512 random tokens, 128 new tokens each, greedy, none ends early; the
 best of three passes after one warm-up. Sampled tokens a second; ratio to the better of vLLM's own.
-Then a pass in which each step only decodes: seconds a step, and, where the engine is in this
-process, how long the GPU works in it, and on what.
+Then passes that only read prompts: prompt tokens a second; and one in which each step only decodes:
+seconds a step. Where the engine is in this process, how long the GPU works in either, and on what.
 Trainer: tokens a second, and model FLOP/s (6 a weight outside the embedding and token, 12 a layer,
 head width and attended position) as a share of the H100's and H200's 989e12 in bfloat16; peak
 memory in GB (10^9 bytes) until the first optimizer step and in the second step, and what weights,
@@ -59,9 +59,15 @@ GENERATORS = {
     "titan, decode": {"own": False, "cudagraph": "FULL_DECODE_ONLY"},
     "titan, fused": {"own": False, "cudagraph": "FULL_DECODE_ONLY", "fused": True},
     "titan, invariant": {"own": False, "cudagraph": "off", "batch_invariant": True},
-    "titan, blocks": {"own": False, "cudagraph": "FULL", "small_blocks": True},
     "titan, 8192": {"own": False, "cudagraph": "FULL", "budget": 8192},
-    "titan, both": {"own": False, "cudagraph": "FULL", "small_blocks": True, "budget": 8192},
+    "titan, blocks": {"own": False, "cudagraph": "FULL", "budget": 8192, "small_blocks": True},
+    "titan, compiled": {
+        "own": False,
+        "cudagraph": "FULL",
+        "budget": 8192,
+        "small_blocks": True,
+        "compile": True,
+    },
 }
 TRAINERS = {"trainer": {"adam_on_host": False}, "trainer, host": {"adam_on_host": True}}
 
@@ -127,9 +133,17 @@ def generator(case: str, checkpoint: Path, work: Path) -> dict:
         from glimmer.parity.bitwise_gpu import Generator, alone_on_this_gpu
 
         alone_on_this_gpu()
-        known = ("cudagraph", "batch_invariant")
-        config = recipe(checkpoint, work, **{k: how[k] for k in known if k in how})
-        config.generator.max_num_batched_tokens = how.get("budget")
+        config = recipe(
+            checkpoint,
+            work,
+            cudagraph=how["cudagraph"],
+            batch_invariant=how.get("batch_invariant", False),
+            generator_tokens_per_step=how.get("budget", 2048),
+        )
+        if how.get("compile"):
+            from torchtitan.config import CompileConfig
+
+            config.compile = CompileConfig(enable=True, components=["model"])
         if how.get("fused"):
             from torchtitan.config.override import OverrideConfig
 
@@ -143,30 +157,64 @@ def generator(case: str, checkpoint: Path, work: Path) -> dict:
     from vllm.sampling_params import RequestOutputKind
 
     setup = time.perf_counter() - start
-    params = SamplingParams(
-        temperature=0.0,
-        max_tokens=NEW,
-        ignore_eos=True,
-        logprobs=1,
-        detokenize=False,
-        output_kind=RequestOutputKind.FINAL_ONLY,
-    )
-    seconds = []
-    for turn in range(PASSES + 1):
+
+    def params(new: int) -> SamplingParams:
+        return SamplingParams(
+            temperature=0.0,
+            max_tokens=new,
+            ignore_eos=True,
+            logprobs=1,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+
+    here = not own or one_process
+    turns = iter(range(10_000))
+
+    def one_pass(new: int) -> float:
+        turn = next(turns)
         asked = prompts(vocab, turn)
         begin = time.perf_counter()
         for place, ids in enumerate(asked):
-            engine.add_request(f"{turn}-{place}", {"prompt_token_ids": ids}, params)
+            engine.add_request(f"{turn}-{place}", {"prompt_token_ids": ids}, params(new))
         tokens = 0
         while engine.has_unfinished_requests():
             tokens += sum(len(o.outputs[0].token_ids) for o in engine.step() if o.finished)
-        seconds.append(time.perf_counter() - begin)
-        assert tokens == REQUESTS * NEW, tokens
-    return {
+        assert tokens == REQUESTS * new, tokens
+        return time.perf_counter() - begin
+
+    seconds = [one_pass(NEW) for _ in range(PASSES + 1)]
+    read = [one_pass(1) for _ in range(PASSES)]
+    found = {
         "tokens_per_second": REQUESTS * NEW / min(seconds[1:]),
         "seconds": [round(s, 3) for s in seconds],
         "setup_seconds": round(setup, 1),
-        **decoding(engine, prompts(vocab, PASSES + 1), params, here=not own or one_process),
+        "read_tokens_per_second": round(REQUESTS * PROMPT / min(read)),
+        "read_seconds": [round(s, 3) for s in read],
+    }
+    if here:
+        found["read_gpu"] = on_the_gpu(lambda: one_pass(1), 1)
+    return found | decoding(engine, prompts(vocab, next(turns)), params(NEW), here=here)
+
+
+def on_the_gpu(work, times: int) -> dict:
+    """Milliseconds of the GPU's kernels in `work()`, done `times` times: all, and the largest."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as seen:
+        for _ in range(times):
+            work()
+    kernels = sorted(
+        (
+            (e.self_device_time_total / times / 1e3, e.count // times, e.key[:90])
+            for e in seen.key_averages()
+        ),
+        reverse=True,
+    )
+    return {
+        "ms": round(sum(ms for ms, _, _ in kernels), 2),
+        "kernels": sum(count for _, count, _ in kernels),
+        "largest": [(round(ms, 3), count, name) for ms, count, name in kernels[:20]],
     }
 
 
@@ -181,21 +229,7 @@ def decoding(engine, asked: list[list[int]], params, *, here: bool) -> dict:
         engine.step()
     found = {"decode_ms": round((time.perf_counter() - begin) / TIMED * 1e3, 2)}
     if here:
-        from torch.profiler import ProfilerActivity, profile
-
-        with profile(activities=[ProfilerActivity.CUDA]) as seen:
-            for _ in range(PROFILED):
-                engine.step()
-        kernels = sorted(
-            (
-                (e.self_device_time_total / PROFILED / 1e3, e.count // PROFILED, e.key[:90])
-                for e in seen.key_averages()
-            ),
-            reverse=True,
-        )
-        found["decode_gpu_ms"] = round(sum(ms for ms, _, _ in kernels), 2)
-        found["kernels_a_step"] = sum(count for _, count, _ in kernels)
-        found["kernels"] = [(round(ms, 3), count, name) for ms, count, name in kernels[:16]]
+        found["decode_gpu"] = on_the_gpu(engine.step, PROFILED)
     while engine.has_unfinished_requests():
         engine.step()
     return found

@@ -29,7 +29,8 @@ class Constants:
     Attributes:
         context: CUDA context and loaded kernels of one process (0.5 to 0.7 GiB on Hopper).
         collectives: NCCL's buffers where a process talks to others, for its communicators.
-        engine: what vLLM holds beside weights and cache: activations of one forward pass, sampler.
+        engine: what vLLM holds beside weights and cache: activations of a forward pass of 2,048
+            tokens, sampler.
         graphs: CUDA graphs of the generator.
         slack: share of all tensors that the caching allocator holds in pieces.
     """
@@ -231,11 +232,14 @@ def generator(
     weights = parameters(shape, tp=tp) * _BF16
     limit = int(titan["generator_memory_fraction"] * card)
     graphs = 0 if titan["cudagraph"] == "off" else constants.graphs
+    # Beyond the constant's pass: gate, up and their product, four of the residual's width.
+    tokens = max(0, titan["generator_tokens_per_step"] - 2048)
+    engine = constants.engine + tokens * (3 * shape.hidden // tp + 4 * shape.dim) * _BF16
     return Budget(
         {
             "weights, bfloat16": weights,
-            "vLLM's activations and sampler": constants.engine,
-            "key/value cache": limit - weights - constants.engine,
+            "vLLM's activations and sampler": engine,
+            "key/value cache": limit - weights - engine,
             "CUDA graphs": graphs,
             "sync buffer, bfloat16": weights,
             "CUDA context": constants.context,

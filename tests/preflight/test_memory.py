@@ -130,6 +130,19 @@ def test_the_generators_budget_is_its_fraction():
     assert memory.cache_tokens(SHAPE, TITAN, card=H100_80) > 64 * 4096
 
 
+def test_larger_passes_of_the_generator_leave_less_to_its_cache():
+    larger = {**TITAN, "generator_tokens_per_step": 8192}
+    usual, budget = (memory.generator(SHAPE, t, card=H100_80) for t in (TITAN, larger))
+    assert budget.total == usual.total
+    taken = (
+        budget.items["vLLM's activations and sampler"]
+        - usual.items["vLLM's activations and sampler"]
+    )
+    # 6,144 tokens more: gate, up and product of 19,968 / 2, four times 6,656; two bytes each.
+    assert taken == 6144 * (3 * 19_968 // 2 + 4 * 6656) * 2
+    assert usual.items["key/value cache"] - budget.items["key/value cache"] == taken
+
+
 def test_hnsw_of_wiki_18():
     """Fault 6: the arithmetic; that a smaller host is refused with it is in test_check."""
     sizes = {}

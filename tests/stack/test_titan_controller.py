@@ -33,6 +33,7 @@ TITAN = {
     "context": 2048,
     "rows_per_batch": 2,
     "generator_memory_fraction": 0.3,
+    "generator_tokens_per_step": 2048,
     "cudagraph": "off",
     "batch_invariant": True,
     "offpolicy_steps": 0,

@@ -180,6 +180,7 @@ def controller_config(job: Job, *, config_class: type) -> Any:
             ),
             checkpoint=CheckpointManager.Config(enable=False),
             gpu_memory_limit=titan["generator_memory_fraction"],
+            max_num_batched_tokens=titan["generator_tokens_per_step"],
             cudagraph=VLLMCudagraphConfig(
                 enable=graphs, mode=titan["cudagraph"] if graphs else "FULL"
             ),

@@ -1,0 +1,181 @@
+"""Where a step's time goes on one GPU: the whole loop at the slice's width, random weights.
+
+    snakemake --cores all gate_recall      first: questions and index of the embedded world
+    python benchmarks/gpu_loop.py          by the GPU stack's Python, on one GPU of 140 GB; 5 min
+
+TitanRL's controller, trainer, vLLM generator and weight sync by `python -m glimmer.training.titan`,
+as `rule grpo` starts it: the layers of gpu_slice.py (6.5 B parameters), the paper run's trainer
+(float32 weights and Adam, full checkpointing, rows of 4,096 tokens), 8 questions x 8 samples.
+Random weights end no answer and write no call: each rollout is one turn of `NEW` tokens, rewards
+are all 0 and so is the gradient. The work is that of a step that learns.
+
+On-policy, so that generation, sync and training follow one another and are parts of a step. The
+first two steps, which make graphs, kernels and Adam's moments, are left out. Prints a JSON object:
+seconds and shares, sampled tokens a second of generating, GB/s of a sync (bfloat16 weights, GPU to
+GPU by way of shared memory), the trainer's peak. MFU is gpu_slice.py's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import gpu_slice
+
+ROOT = gpu_slice.ROOT
+STEPS, LEFT_OUT, NEW = 6, 2, 512
+ONE_GPU = {
+    "trainer_fsdp": 1,
+    "trainer_tp": 1,
+    "generator_tp": 1,
+    "share_gpu": True,
+    "generator_memory_fraction": 0.16,
+    "generator_tokens_per_step": 8192,
+    "cudagraph": "FULL",
+    "offpolicy_steps": 0,
+}
+
+
+def with_weights(checkpoint: Path) -> int:
+    """Add random weights in bfloat16 to a checkpoint folder without; returns their bytes."""
+    import torch
+    from safetensors.torch import save_file
+
+    from glimmer.training.local.model import architecture, read_text_config, to_hf
+
+    with torch.device("meta"):
+        model = architecture(
+            read_text_config(checkpoint), attention="varlen", max_seq_len=gpu_slice.CONTEXT
+        ).build()
+    torch.manual_seed(0)
+    tensors = {
+        name: torch.randn(t.shape, dtype=torch.bfloat16, device="cuda").mul_(0.02).cpu()
+        for name, t in to_hf(model, torch.bfloat16).items()
+    }
+    tensors["model.language_model.norm.weight"].fill_(1.0)  # drawn about 0, all logits are nearly 0
+    torch.cuda.empty_cache()
+    save_file(tensors, checkpoint / "model.safetensors", metadata={"format": "pt"})
+    return sum(t.numel() * t.element_size() for t in tensors.values())
+
+
+def run(job, work: Path, steps: int) -> list[dict]:
+    """Rows of metrics of the run's first `steps` steps; the run is then ended."""
+    from glimmer.processes import end_session
+    from glimmer.training.titan.launch import environment
+
+    path, rows = work / "job.json", work / "metrics.jsonl"
+    job.write(path)
+    with open(work / "titan.log", "wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "glimmer.training.titan", str(path)],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=environment(),
+        )
+        try:
+            while process.poll() is None:
+                if rows.exists() and rows.read_bytes().count(b"\n") >= steps:
+                    break
+                time.sleep(0.5)
+        finally:
+            end_session(process)
+    found = [json.loads(x) for x in rows.read_text().splitlines()] if rows.exists() else []
+    if len(found) < steps:
+        log_text = (work / "titan.log").read_text(errors="replace")
+        raise SystemExit(f"the run ended after {len(found)} of {steps} steps:\n{log_text[-6000:]}")
+    return found
+
+
+def shares(rows: list[dict], *, weights: int) -> dict:
+    """Medians over `rows`; generating is what is left of its time without the sync within."""
+    middle = {
+        name: statistics.median(row[name] for row in rows)
+        for name in ("seconds", "seconds_train", "seconds_sync", "sampled_tokens")
+    }
+    generating = statistics.median(row["seconds_generate"] - row["seconds_sync"] for row in rows)
+    parts = {
+        "generating": generating,
+        "training": middle["seconds_train"],
+        "sync": middle["seconds_sync"],
+    }
+    parts["else"] = middle["seconds"] - sum(parts.values())
+    return {
+        "seconds_a_step": round(middle["seconds"], 3),
+        "seconds": {name: round(x, 3) for name, x in parts.items()},
+        "shares": {name: round(x / middle["seconds"], 3) for name, x in parts.items()},
+        "sampled_tokens": middle["sampled_tokens"],
+        "sampled_tokens_per_second_generating": round(middle["sampled_tokens"] / generating),
+        "sync_gb": round(weights / 1e9, 2),
+        "sync_gb_per_second": round(weights / 1e9 / middle["seconds_sync"], 2),
+        "trainer_peak_gib": max(row["trainer_peak_gib"] for row in rows),
+        "rows": rows,
+    }
+
+
+def measure(world: Path, work: Path, steps: int) -> dict:
+    from glimmer.config import load
+    from glimmer.retrieval import retrieval_service
+    from glimmer.training.job import Job
+
+    config = load(ROOT / "config/config.yaml")
+    paper = load(ROOT / "config/config.yaml", ROOT / "config/h100x8.yaml")
+    checkpoint = gpu_slice.folder(work / "slice")
+    weights = with_weights(checkpoint)
+    corpus = world / "assets/corpus/corpus.jsonl"
+    search = config["search"] | {"max_new_tokens": NEW}
+    with retrieval_service(
+        config["retrieval"],
+        index=world / "retrieval/index",
+        corpus=corpus,
+        topk=search["topk"],
+        log=work / "service.log",
+    ) as url:
+        job = Job(
+            checkpoint=str(checkpoint),
+            work=str(work),
+            tensorboard=str(work / "tensorboard"),
+            train_questions=str(world / "assets/questions/train.jsonl"),
+            heldout_questions=str(world / "assets/questions/heldout.jsonl"),
+            search_url=url,
+            # One step more than is read: the last one ends with a save.
+            training=paper["training"] | {"steps": steps + 1, "checkpoint_every": 1000},
+            search=search,
+            renderer=config["renderer"],
+            titan=paper["titan"] | ONE_GPU,
+        )
+        rows = run(job, work, steps)
+    return shares(rows[LEFT_OUT:], weights=weights)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--world", type=Path, default=ROOT / "results/embedded")
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--logs", type=Path, help="folder that keeps the run's logs")
+    options = parser.parse_args()
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    from glimmer.training.titan import compat
+
+    compat.apply()
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        try:
+            print(json.dumps(measure(options.world, work, options.steps), indent=1))
+        finally:
+            if options.logs:
+                options.logs.mkdir(parents=True, exist_ok=True)
+                for path in work.glob("*.log"):
+                    (options.logs / path.name).write_bytes(path.read_bytes())
+
+
+if __name__ == "__main__":
+    main()
