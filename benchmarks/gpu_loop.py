@@ -4,8 +4,9 @@
     python benchmarks/gpu_loop.py          by the GPU stack's Python, on one GPU of 140 GB; 5 min
 
 TitanRL's controller, trainer, vLLM generator and weight sync by `python -m glimmer.training.titan`,
-as `rule grpo` starts it: the layers of gpu_slice.py (6.5 B parameters), the paper run's trainer
-(float32 weights and Adam, full checkpointing, rows of 4,096 tokens), 8 questions x 8 samples.
+as `rule grpo` starts it: six of the 30B's layers (5.6 B parameters; with eight, trainer, generator
+and what a sync holds need 158 GB by preflight's arithmetic), the paper run's trainer (float32
+weights and Adam, full checkpointing, rows of 4,096 tokens), 8 questions x 8 samples a step.
 Random weights end no answer and write no call: each rollout is one turn of `NEW` tokens, rewards
 are all 0 and so is the gradient. The work is that of a step that learns.
 
@@ -30,13 +31,13 @@ from pathlib import Path
 import gpu_slice
 
 ROOT = gpu_slice.ROOT
-STEPS, LEFT_OUT, NEW = 6, 2, 512
+LAYERS, STEPS, LEFT_OUT, NEW = 6, 6, 2, 512
 ONE_GPU = {
     "trainer_fsdp": 1,
     "trainer_tp": 1,
     "generator_tp": 1,
     "share_gpu": True,
-    "generator_memory_fraction": 0.16,
+    "generator_memory_fraction": 0.13,
     "generator_tokens_per_step": 8192,
     "cudagraph": "FULL",
     "offpolicy_steps": 0,
@@ -90,8 +91,10 @@ def run(job, work: Path, steps: int) -> list[dict]:
             end_session(process)
     found = [json.loads(x) for x in rows.read_text().splitlines()] if rows.exists() else []
     if len(found) < steps:
-        log_text = (work / "titan.log").read_text(errors="replace")
-        raise SystemExit(f"the run ended after {len(found)} of {steps} steps:\n{log_text[-6000:]}")
+        log_text = (work / "titan.log").read_text(errors="replace")[-6000:]
+        failure = work / "failure.json"
+        told = failure.read_text() if failure.exists() else "no reason given"
+        raise SystemExit(f"the run ended after {len(found)} of {steps} steps: {told}\n{log_text}")
     return found
 
 
@@ -128,10 +131,13 @@ def measure(world: Path, work: Path, steps: int) -> dict:
 
     config = load(ROOT / "config/config.yaml")
     paper = load(ROOT / "config/config.yaml", ROOT / "config/h100x8.yaml")
-    checkpoint = gpu_slice.folder(work / "slice")
+    checkpoint = gpu_slice.folder(work / "slice", LAYERS)
     weights = with_weights(checkpoint)
     corpus = world / "assets/corpus/corpus.jsonl"
     search = config["search"] | {"max_new_tokens": NEW}
+    # One step more than is read: the last one ends with a save.
+    training = {"steps": steps + 1, "checkpoint_every": 1000, "engine": "titan"}
+    training |= {name: paper["training"][name] for name in ("prompts_per_step", "samples_per_prompt")}
     with retrieval_service(
         config["retrieval"],
         index=world / "retrieval/index",
@@ -146,8 +152,7 @@ def measure(world: Path, work: Path, steps: int) -> dict:
             train_questions=str(world / "assets/questions/train.jsonl"),
             heldout_questions=str(world / "assets/questions/heldout.jsonl"),
             search_url=url,
-            # One step more than is read: the last one ends with a save.
-            training=paper["training"] | {"steps": steps + 1, "checkpoint_every": 1000},
+            training=config["training"] | training,
             search=search,
             renderer=config["renderer"],
             titan=paper["titan"] | ONE_GPU,

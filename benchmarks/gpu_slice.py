@@ -72,14 +72,14 @@ GENERATORS = {
 TRAINERS = {"trainer": {"adam_on_host": False}, "trainer, host": {"adam_on_host": True}}
 
 
-def folder(out: Path) -> Path:
+def folder(out: Path, layers: int = LAYERS) -> Path:
     """A checkpoint folder of the slice's shape without weights; the tiny model's tokenizer."""
     config = json.loads((ROOT / "glimmer/preflight/muse_glimmer_30b.json").read_text())
     text = config["text_config"]
-    text["num_hidden_layers"] = LAYERS
+    text["num_hidden_layers"] = layers
     for key in ("layer_types", "layer_rope_theta"):
         if key in text:
-            text[key] = text[key][-LAYERS:]
+            text[key] = text[key][-layers:]
     out.mkdir(parents=True)
     (out / "config.json").write_text(json.dumps(config))
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
