@@ -137,7 +137,8 @@ def measure(world: Path, work: Path, steps: int) -> dict:
     search = config["search"] | {"max_new_tokens": NEW}
     # One step more than is read: the last one ends with a save.
     training = {"steps": steps + 1, "checkpoint_every": 1000, "engine": "titan"}
-    training |= {name: paper["training"][name] for name in ("prompts_per_step", "samples_per_prompt")}
+    for name in ("prompts_per_step", "samples_per_prompt"):
+        training[name] = paper["training"][name]
     with retrieval_service(
         config["retrieval"],
         index=world / "retrieval/index",
