@@ -1,7 +1,7 @@
 """Where a step's time goes on one GPU: the whole loop at the slice's width, random weights.
 
     snakemake --cores all gate_recall      first: questions and index of the embedded world
-    python benchmarks/gpu_loop.py          by the GPU stack's Python, on one GPU of 140 GB; 5 min
+    python benchmarks/gpu_loop.py          by the GPU stack's Python, on one GPU of 140 GB; 3 min
 
 TitanRL's controller, trainer, vLLM generator and weight sync by `python -m glimmer.training.titan`,
 as `rule grpo` starts it: six of the 30B's layers (5.6 B parameters; with eight, trainer, generator
@@ -10,10 +10,11 @@ weights and Adam, full checkpointing, rows of 4,096 tokens), 8 questions x 8 sam
 Random weights end no answer and write no call: each rollout is one turn of `NEW` tokens, rewards
 are all 0 and so is the gradient. The work is that of a step that learns.
 
-On-policy, so that generation, sync and training follow one another and are parts of a step. The
-first two steps, which make graphs, kernels and Adam's moments, are left out. Prints a JSON object:
-seconds and shares, sampled tokens a second of generating, GB/s of a sync (bfloat16 weights, GPU to
-GPU by way of shared memory), the trainer's peak. MFU is gpu_slice.py's.
+On-policy, so that generation, sync and training follow one another and are parts of a step;
+`--titan` changes settings. The first two steps, which make graphs, kernels and Adam's moments, are
+left out. Prints a JSON object: seconds and shares, sampled tokens a second, GB/s of a sync
+(bfloat16 weights, GPU to GPU by way of shared memory, hashed on both sides), the trainer's peak
+(held by PyTorch, and by tensors alone). MFU is gpu_slice.py's.
 """
 
 from __future__ import annotations
@@ -98,33 +99,40 @@ def run(job, work: Path, steps: int) -> list[dict]:
     return found
 
 
-def shares(rows: list[dict], *, weights: int) -> dict:
-    """Medians over `rows`; generating is what is left of its time without the sync within."""
-    middle = {
-        name: statistics.median(row[name] for row in rows)
+def shares(rows: list[dict], *, weights: int, on_policy: bool = True) -> dict:
+    """Medians over `rows`; `weights` are the bytes of a sync.
+
+    On-policy, generating is what is left of its time without the sync within. Off-policy, it and
+    the sync go on beside training: a step is training, and what it waits for rollouts.
+    """
+    step, training, sync, tokens = (
+        statistics.median(row[name] for row in rows)
         for name in ("seconds", "seconds_train", "seconds_sync", "sampled_tokens")
-    }
-    generating = statistics.median(row["seconds_generate"] - row["seconds_sync"] for row in rows)
-    parts = {
-        "generating": generating,
-        "training": middle["seconds_train"],
-        "sync": middle["seconds_sync"],
-    }
-    parts["else"] = middle["seconds"] - sum(parts.values())
-    return {
-        "seconds_a_step": round(middle["seconds"], 3),
+    )
+    within = sync if on_policy else 0.0
+    waited = statistics.median(row["seconds_generate"] for row in rows) - within
+    if on_policy:
+        parts = {"generating": waited, "training": training, "sync": sync}
+        found = {"sampled_tokens_per_second_generating": round(tokens / waited)}
+    else:
+        parts, found = {"waiting": waited, "training": training}, {}
+    parts["else"] = step - sum(parts.values())
+    return found | {
+        "seconds_a_step": round(step, 3),
         "seconds": {name: round(x, 3) for name, x in parts.items()},
-        "shares": {name: round(x / middle["seconds"], 3) for name, x in parts.items()},
-        "sampled_tokens": middle["sampled_tokens"],
-        "sampled_tokens_per_second_generating": round(middle["sampled_tokens"] / generating),
+        "shares": {name: round(x / step, 3) for name, x in parts.items()},
+        "sampled_tokens_per_second": round(tokens / step),
+        "sync_seconds": round(sync, 3),
         "sync_gb": round(weights / 1e9, 2),
-        "sync_gb_per_second": round(weights / 1e9 / middle["seconds_sync"], 2),
+        "sync_gb_per_second": round(weights / 1e9 / sync, 2),
         "trainer_peak_gib": max(row["trainer_peak_gib"] for row in rows),
+        "trainer_allocated_gib": max(row["trainer_allocated_gib"] for row in rows),
         "rows": rows,
     }
 
 
-def measure(world: Path, work: Path, steps: int) -> dict:
+def measure(world: Path, work: Path, steps: int, changed: dict) -> dict:
+    """Shares of `steps` steps; `changed` are values of the section titan that replace these."""
     from glimmer.config import load
     from glimmer.retrieval import retrieval_service
     from glimmer.training.job import Job
@@ -156,16 +164,20 @@ def measure(world: Path, work: Path, steps: int) -> dict:
             training=config["training"] | training,
             search=search,
             renderer=config["renderer"],
-            titan=paper["titan"] | ONE_GPU,
+            titan=paper["titan"] | ONE_GPU | changed,
         )
         rows = run(job, work, steps)
-    return shares(rows[LEFT_OUT:], weights=weights)
+    on_policy = (ONE_GPU | changed)["offpolicy_steps"] == 0
+    return {"changed": changed} | shares(rows[LEFT_OUT:], weights=weights, on_policy=on_policy)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--world", type=Path, default=ROOT / "results/embedded")
     parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument(
+        "--titan", type=json.loads, default={}, help='settings to change, e.g. {"cudagraph": "off"}'
+    )
     parser.add_argument("--logs", type=Path, help="folder that keeps the run's logs")
     options = parser.parse_args()
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
@@ -175,7 +187,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         try:
-            print(json.dumps(measure(options.world, work, options.steps), indent=1))
+            print(json.dumps(measure(options.world, work, options.steps, options.titan), indent=1))
         finally:
             if options.logs:
                 options.logs.mkdir(parents=True, exist_ok=True)

@@ -17,6 +17,9 @@ Each case in a process of its own, all in one run:
     vllm, 8192           vLLM's own with graphs, reading as many
     trainer              forward, backward, step on packed rows of 4,096 tokens, full checkpointing
     trainer, host        the same with `titan.adam_on_host`
+    trainer, chunks 2    with `titan.loss_chunks: 2` for 8
+    trainer, rows 2      with `titan.rows_per_batch: 2` for 1
+    trainer, compiled    each layer by torch.compile
 
 Generators: 128 requests of 512 random tokens, 128 new tokens each, greedy, none ends early; the
 best of three passes after one warm-up. Sampled tokens a second; ratio to the better of vLLM's own.
@@ -26,6 +29,8 @@ Trainer: tokens a second, and model FLOP/s (6 a weight outside the embedding and
 head width and attended position) as a share of the H100's and H200's 989e12 in bfloat16; peak
 memory in GB (10^9 bytes) until the first optimizer step and in the second step, and what weights,
 gradients and Adam's moments hold of it, beside preflight's arithmetic; bytes after the last step.
+A step has one microbatch there, in a run many: seconds of a microbatch that adds to gradients, on
+which kernels, and the peak in it, where gradients and logits are there together.
 
 Prints a line a case to stderr and one JSON object to stdout.
 """
@@ -69,7 +74,13 @@ GENERATORS = {
         "compile": True,
     },
 }
-TRAINERS = {"trainer": {"adam_on_host": False}, "trainer, host": {"adam_on_host": True}}
+TRAINERS = {
+    "trainer": {},
+    "trainer, host": {"adam_on_host": True},
+    "trainer, chunks 2": {"loss_chunks": 2},
+    "trainer, rows 2": {"rows_per_batch": 2},
+    "trainer, compiled": {"compile": True},
+}
 
 
 def folder(out: Path, layers: int = LAYERS) -> Path:
@@ -255,14 +266,18 @@ def own_engine(checkpoint: Path, *, eager: bool, budget: int | None):
     )
 
 
-def trainer(checkpoint: Path, work: Path, **titan) -> dict:
-    """Seconds, model FLOP/s and memory of the trainer's steps."""
+def trainer(checkpoint: Path, work: Path, *, compile: bool = False, **titan) -> dict:
+    """Seconds, model FLOP/s and memory of the trainer's steps and microbatches."""
     from glimmer.parity.bitwise_gpu import Trainer, alone_on_this_gpu
 
     alone_on_this_gpu()
     import torch
 
     config = recipe(checkpoint, work, **titan)
+    if compile:
+        from torchtitan.config import CompileConfig
+
+        config.compile = CompileConfig(enable=True, components=["model"])
     built = Trainer(config, from_checkpoint=False)
     model, device = built.model.train(), built.device
     with torch.no_grad():
@@ -273,7 +288,8 @@ def trainer(checkpoint: Path, work: Path, **titan) -> dict:
     optimizer = config.trainer.optimizer.build(model_parts=[model])
     vocab = model.lm_head.weight.shape[0]
     draw = torch.Generator().manual_seed(0)
-    shape = (ROWS, CONTEXT)
+    rows = titan.get("rows_per_batch", ROWS)
+    shape = (rows, CONTEXT)
     ids = torch.randint(0, vocab, shape, generator=draw).to(device)
     positions = torch.arange(CONTEXT, device=device).expand(shape).contiguous()
     extra = {
@@ -281,46 +297,62 @@ def trainer(checkpoint: Path, work: Path, **titan) -> dict:
         "advantages": torch.randn(shape, generator=draw).to(device),
         "loss_mask": torch.ones(shape, dtype=torch.bool, device=device),
     }
-    allocated = torch.cuda.memory_allocated
-    held, seconds, peaks = {"weights": allocated()}, [], []
-    for _ in range(STEPS):
-        torch.cuda.reset_peak_memory_stats()
-        torch.cuda.synchronize()
-        begin = time.perf_counter()
+
+    def microbatch() -> None:
         masks = model.get_attention_masks(positions)
         with built.context():
             hidden = model(ids, attention_masks=masks, positions=positions)
-            loss, _ = loss_fn(hidden, ids.roll(-1, 1), ROWS * CONTEXT, **extra)
+            loss, _ = loss_fn(hidden, ids.roll(-1, 1), rows * CONTEXT, **extra)
             loss.backward()
-        if not peaks:  # Adam's moments are made in the step that follows
-            peaks.append(torch.cuda.max_memory_allocated() / 1e9)
-            del hidden, loss
-            held["gradients"] = allocated() - held["weights"]
-            optimizer.step()
-            held["Adam"] = allocated() - held["weights"] - held["gradients"]
-            held["beside these, at the peak"] = int(peaks[0] * 1e9) - sum(
-                held[name] for name in ("weights", "gradients")
-            )
-        else:
-            optimizer.step()
-        optimizer.zero_grad()
+
+    def timed(work) -> float:
         torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - begin)
+        begin = time.perf_counter()
+        work()
+        torch.cuda.synchronize()
+        return time.perf_counter() - begin
+
+    allocated = torch.cuda.memory_allocated
+    held, seconds, peaks = {"weights": allocated()}, [], []
+    for step in range(STEPS):
+        torch.cuda.reset_peak_memory_stats()
+        passes = timed(microbatch)
+        if not step:  # Adam's moments are made in the update that follows
+            peaks.append(torch.cuda.max_memory_allocated() / 1e9)
+            held["gradients"] = allocated() - held["weights"]
+            held["beside these, at the peak"] = int(peaks[0] * 1e9) - allocated()
+        update = timed(optimizer.step)
+        if not step:
+            held["Adam"] = allocated() - held["weights"] - held["gradients"]
+        seconds.append(passes + update + timed(optimizer.zero_grad))
         peaks.append(torch.cuda.max_memory_allocated() / 1e9)
+    after, reserved = allocated() / 1e9, torch.cuda.max_memory_reserved() / 1e9
     text = json.loads((checkpoint / "config.json").read_text())["text_config"]
     weights = sum(p.numel() for p in model.parameters()) - vocab * text["hidden_size"]
     attended = attended_positions(text)
     width = text["num_attention_heads"] * text["head_dim"]
-    operations = ROWS * CONTEXT * 6 * weights + 12 * width * attended * ROWS
+    operations = rows * (CONTEXT * 6 * weights + 12 * width * attended)
     best = min(seconds[2:])
+    microbatch()  # the first adds to no gradient
+    torch.cuda.reset_peak_memory_stats()
+    alone = min(timed(microbatch) for _ in range(STEPS))
+    peaks.append(torch.cuda.max_memory_allocated() / 1e9)
     return {
-        "tokens_per_second": ROWS * CONTEXT / best,
+        "tokens_per_second": rows * CONTEXT / best,
         "seconds": [round(s, 3) for s in seconds],
         "model_flop_per_second": operations / best,
         "mfu": operations / best / PEAK,
-        "peak_gb": {"step 1": round(peaks[0], 1), "step 2": round(peaks[2], 1)},
+        "microbatch_seconds": round(alone, 4),
+        "microbatch_mfu": operations / alone / PEAK,
+        "microbatch_gpu": on_the_gpu(microbatch, 2),
+        "peak_gb": {
+            "step 1": round(peaks[0], 1),
+            "step 2": round(peaks[2], 1),
+            "later microbatch": round(peaks[-1], 1),
+        },
+        "reserved_gb": round(reserved, 1),
         "held_gb": {name: round(size / 1e9, 2) for name, size in held.items()},
-        "after_gb": round(allocated() / 1e9, 1),
+        "after_gb": round(after, 1),
         "predicted_gb": predicted(checkpoint, **titan),
     }
 

@@ -34,9 +34,20 @@ def test_the_parts_of_a_step_in_the_gpu_loop_are_all_of_it(monkeypatch) -> None:
     """The sync is a part of TitanRL's time for generating, and is counted once."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     row = {"seconds": 10.0, "seconds_generate": 6.0, "seconds_train": 3.0, "seconds_sync": 2.0}
-    row |= {"sampled_tokens": 32_768.0, "trainer_peak_gib": 105.0}
+    row |= {"sampled_tokens": 32_768.0, "trainer_peak_gib": 105.0, "trainer_allocated_gib": 95.0}
     found = benchmark("gpu_loop").shares([row] * 3, weights=13_000_000_000)
     assert found["seconds"] == {"generating": 4.0, "training": 3.0, "sync": 2.0, "else": 1.0}
     assert sum(found["shares"].values()) == pytest.approx(1.0)
     assert found["sampled_tokens_per_second_generating"] == 8192
     assert found["sync_gb_per_second"] == 6.5
+
+
+def test_a_step_off_policy_is_training_and_waiting(monkeypatch) -> None:
+    """Its sync runs beside the trainer and may be longer than what the step waits."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    row = {"seconds": 9.0, "seconds_generate": 0.5, "seconds_train": 8.0, "seconds_sync": 2.8}
+    row |= {"sampled_tokens": 36_000.0, "trainer_peak_gib": 105.0, "trainer_allocated_gib": 95.0}
+    found = benchmark("gpu_loop").shares([row] * 3, weights=11_200_000_000, on_policy=False)
+    assert found["seconds"] == {"waiting": 0.5, "training": 8.0, "else": 0.5}
+    assert found["sampled_tokens_per_second"] == 4000
+    assert found["sync_gb_per_second"] == 4.0

@@ -112,6 +112,7 @@ def test_one_row_a_step_under_the_local_engines_names(undisturbed):
         assert row["grad_norm"] == 1.0 and row["failed_searches"] == 0
         # That of the step before: the first sync is made before the first step and not timed.
         assert (row["seconds_sync"] > 0) == (row["step"] > 1)
+        assert (row["trainer_peak_gib"], row["trainer_allocated_gib"]) == (0.5, 0.25)
 
 
 def test_every_request_has_a_seed_of_its_own(undisturbed):

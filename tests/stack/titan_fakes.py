@@ -90,7 +90,8 @@ class FakeTrainer(Actor):
     async def push_model_state_dict(self) -> None:
         state = {"w": self.weights.bfloat16()}
         await torchstore.put_state_dict(state, "model_state_dict", direct_rdma=False)
-        facts = {"digest": digest(state), "seconds": 0.0, "reserved_gib": 0.0}
+        facts = {"digest": digest(state), "seconds": 0.0}
+        facts |= {"reserved_gib": 0.5, "allocated_gib": 0.25}
         SyncLog(self.out).note("trainer", self.version, **facts)
 
 

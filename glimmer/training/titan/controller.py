@@ -188,6 +188,7 @@ class SearchController(titan.Controller):
         still = training["control"] == "zero_advantages" or row["grad_norm"] == 0.0
         facts = self.sync.check(step - 1, may_stand_still=still)
         row["trainer_peak_gib"] = facts["reserved_gib"]
+        row["trainer_allocated_gib"] = facts["allocated_gib"]
         row["time"] = time.time()
         check_step(
             row,
