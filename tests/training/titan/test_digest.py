@@ -1,4 +1,5 @@
 import asyncio
+from pathlib import Path
 
 import pytest
 import torch
@@ -6,7 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glimmer.errors import GlimmerError
+from glimmer.training.local.model import load_model
 from glimmer.training.titan.digest import SyncLog, digest, noted, tensor_sum
+
+SHIPPED = Path(__file__).parents[3] / "resources/tiny_glimmer"
 
 
 @pytest.fixture
@@ -99,3 +103,13 @@ def test_nothing_of_a_put_is_behind_what_runs_while_it_waits(weights, monkeypatc
     asyncio.run(step())
     assert order == ["digest", "put", "forward_backward", "put of w ended"]
     assert told[0]["digest"] == digest(weights) and told[0]["seconds"] >= 0
+
+
+def test_a_sync_sends_the_weights_themselves():
+    """Fault 21: a second copy of the gate and up projections in what is sent."""
+    model = load_model(SHIPPED)
+    sent = {name: tensor.data_ptr() for name, tensor in model.state_dict().items()}
+    own = {name: tensor.data_ptr() for name, tensor in model.named_parameters()}
+    buffers = {name for name, _ in model.named_buffers()}
+    assert {name: place for name, place in sent.items() if name not in buffers} == own
+    assert len(set(own.values())) == len(own)
