@@ -1,4 +1,5 @@
-# `make run` and `make test` start from a clone; everything else is for people who work on it.
+# `make run` and `make test` start from a clone, `make env-train` adds the GPU stack; everything else
+# is for people who work on it.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
@@ -50,7 +51,7 @@ lock:
 	 sed -n 's/^[^#].*==.*/      - "&"/p' envs/workflow.txt) > envs/workflow.yaml
 	$(MAKE) .venv/installed
 
-# Pages that are made from the schema and from the table of edits.
+# Pages that are made from the schema, config.yaml, the table of edits and the messages.
 docs: .venv/installed
 	$(BIN)/python docs/generate.py
 

@@ -1,6 +1,6 @@
 # Search-R1 on Muse Glimmer by GRPO: download, embed, index, gates, train, evaluate, report.
-# `snakemake` makes everything; targets: all, preflight, train, heldout_report, bundled_world,
-# bundled_checkpoint. Settings: config/config.yaml, described in config/config.schema.yaml.
+# `snakemake` makes everything; targets: all, preflight, train, heldout_report, compare_runs,
+# bundled_world, bundled_checkpoint. Settings: config/config.yaml, described in config/config.schema.yaml.
 
 
 configfile: "config/config.yaml"

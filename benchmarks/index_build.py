@@ -1,6 +1,6 @@
 """Building the index, measured: memory of each storage on a CPU, CAGRA against HNSW on a GPU.
 
-    python benchmarks/index_build.py --device cpu     about five minutes on two cores
+    python benchmarks/index_build.py --device cpu     two to five minutes on two cores
     python benchmarks/index_build.py --device cuda    about ten minutes on an H200 and 16 cores;
                                                       needs faiss-gpu-cuvs and torch for CUDA
 

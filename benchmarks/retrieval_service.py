@@ -21,8 +21,8 @@ one; there is no cache; the answer's form. Not alike: float32 on the CPU for bot
 precision on a GPU and empties the GPU's cache twice a request; passages from our memory-mapped
 store instead of the package datasets; aiohttp in place of FastAPI and pydantic; no progress bar a
 request; no prefix, since MiniLM has none. Its endpoint is a function that FastAPI runs in up
-to 40 threads: --peer-at-once says how many requests go through the model at a time. 1, the default,
-is what the project's issue calls its behaviour; on two cores 40 share them.
+to 40 threads: --peer-at-once says how many requests go through the model at a time: 1, the
+default, one after the other; with 40 they share two cores.
 
 Progress with what is left goes to stderr, one JSON object a load to stdout. Nothing is asserted:
 figures are for docs/retrieval.md.

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import yaml
 
+from glimmer.retrieval.settings import SERVICE_DEFAULTS
+
 ROOT = Path(__file__).resolve().parents[1]
 WORDS = {"integer": "whole number", "string": "text", "boolean": "true or false"}
 
@@ -18,12 +20,14 @@ def configuration() -> str:
     """Every key of config/config.schema.yaml with its type, limits, default and meaning."""
     schema = yaml.safe_load((ROOT / "config/config.schema.yaml").read_text())
     defaults = yaml.safe_load((ROOT / "config/config.yaml").read_text())
+    defaults["retrieval"] = SERVICE_DEFAULTS | defaults["retrieval"]
     lines = [
         "# Configuration",
         "",
         _prose(
             "Every key of the config, made from `config/config.schema.yaml` by `make docs`. The "
-            "default is that of `config/config.yaml`, the embedded default. Put what you change "
+            "default is that of `config/config.yaml`, the embedded default, or, where that has no such "
+            "line, what the program takes. Put what you change "
             "into a file of your own and give it with `--configfile`; an unknown key is refused "
             "with the nearest valid name. What runs again after which change: "
             "[staleness.md](staleness.md)."
@@ -99,7 +103,7 @@ def staleness() -> str:
             "Edits of a finished run, and exactly the jobs that the next `snakemake` does: no "
             "more, no fewer. Made by `make docs` from `tests/workflow/staleness.yaml`; "
             "`tests/workflow/test_stale.py` does every one of them on a real run. 'And what "
-            "follows' is `compare` and `report`."
+            "follows' is `compare` and `report`; after training alone the evaluation after it too."
         ),
         "",
         _prose(
@@ -125,9 +129,10 @@ def staleness() -> str:
         _prose(
             "How it is known: a rule's parameters hold the config sections of its stage, less the "
             "settings that change no result; digests of the code that it imports, parsed, so that "
-            "comments, docstrings and formatting do not count; the locked versions of the "
-            "packages that this code imports. Snakemake keeps them in `.snakemake/metadata` and "
-            "compares. Files count by content: a folder and a large file by the small record "
+            "comments, docstrings and formatting do not count; the versions in "
+            "envs/workflow.txt of the packages that this code imports. Snakemake keeps them in "
+            "`.snakemake/metadata` and compares. Files count by content: a folder and a large "
+            "file by the small record "
             "beside them, which holds their sha256."
         ),
         "",

@@ -121,6 +121,11 @@ def _titan(config: Mapping[str, Any]) -> Iterator[str]:
             "training.control: found 'shuffled_rewards', which only the engine local knows, "
             "expected 'none' or 'zero_advantages' with the engine titan."
         )
+    if config["renderer"]["implementation"] != "glimmer":
+        yield (
+            f"renderer.implementation: found {config['renderer']['implementation']!r}, expected "
+            f"'glimmer' with the engine titan, whose rollouts use no other renderer."
+        )
 
 
 def _evaluation(config: Mapping[str, Any]) -> Iterator[str]:

@@ -56,7 +56,7 @@ def build_index(
         ef_search: candidates looked at by a search; recorded for the service.
         threads: faiss threads; with 1 the file is the same each time.
         storage: fp32, fp16 or sq8, see `glimmer.retrieval.hnsw`.
-        backend: faiss-cpu inserts every vector; cagra links level 0 on a GPU, see
+        backend: faiss-cpu inserts every vector; cagra links all levels on a GPU, see
             `glimmer.retrieval.cagra`. The file is of the same kind.
         graph_degree, intermediate_graph_degree, build_algo: of CAGRA's graph; of cagra only.
 

@@ -103,7 +103,7 @@ class Encoder:
         if max_length and max_length > limit:
             raise ConfigError(
                 f"embedding.max_length: {max_length} is above the {limit} tokens that {model!r} "
-                f"takes. Set it to at most {limit}, or 0 for the model's own limit."
+                f"takes. Set it to at most {limit}."
             )
         if not getattr(tokenizer, "is_fast", False):
             raise ConfigError(

@@ -116,6 +116,7 @@ def test_missing_keys_are_all_named(good: dict[str, Any]) -> None:
         ("training.samples_per_prompt", 1, "at least 2"),
         ("training.checkpoint_every", 0, "at least 1"),
         ("training.engine", "gpu", "found 'gpu', expected one of local, titan"),
+        ("recall.min_recall", 0, "found 0, expected a number above 0"),
         ("training.control", "shuffled", "one of none, shuffled_rewards, zero_advantages"),
         ("training.adam_beta2", 1, "at least 0 and below 1"),
         ("training", None, "found null, expected a section with keys"),
@@ -144,7 +145,7 @@ def test_missing_keys_are_all_named(good: dict[str, Any]) -> None:
         ("embedding.device", "gpu", "found 'gpu'"),
         ("retrieval.port", 65536, "at most 65535"),
         ("retrieval.url", "localhost:8000", "found"),
-        ("recall.min_recall", 98, "at least 0 and at most 1"),
+        ("recall.min_recall", 98, "above 0 and at most 1"),
         ("search.topk", 0, "at least 1"),
         ("parity.max_entropy_fraction", 1, "above 0 and below 1"),
     ],
@@ -175,6 +176,10 @@ def test_a_wrong_value_is_explained(good: dict[str, Any], key: str, value: Any, 
         (
             {"report.heldout_curve": True, "training.engine": "titan"},
             r"report\.heldout_curve: found true with training\.engine 'titan', expected false",
+        ),
+        (
+            {"renderer.implementation": "library", "training.engine": "titan"},
+            r"renderer\.implementation: found 'library', expected 'glimmer' with the engine titan",
         ),
         (
             {"report.heldout_curve": True, "training.keep_checkpoints": 1},

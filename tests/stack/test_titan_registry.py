@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 pytest.importorskip("monarch", reason="the GPU stack (envs/train) is not installed here")
@@ -23,6 +25,17 @@ def test_the_launcher_builds_the_jobs_config(tmp_path, monkeypatch):
     assert config.trainer.parallelism.data_parallel_shard_degree == 3
     assert config.trainer.parallelism.tensor_parallel_degree == 2
     assert type(config).__qualname__ == "Controller.Config"
+
+
+def test_a_knob_that_is_null_is_the_templates_own(tmp_path, monkeypatch):
+    path = make_job(tmp_path)
+    job = json.loads(path.read_text())
+    job["renderer"] |= {"knowledge_cutoff": None, "reasoning_strength": None}
+    path.write_text(json.dumps(job))
+    monkeypatch.setenv("GLIMMER_JOB", str(path))
+    fields = ConfigManager().parse_args(ARGUMENTS).renderer.fields
+    assert fields["current_date"] == job["renderer"]["current_date"]
+    assert not {"knowledge_cutoff", "reasoning_strength"} & set(fields)
 
 
 def test_without_a_job_it_says_what_is_missing(monkeypatch):

@@ -21,6 +21,7 @@ from typing import Any
 
 from glimmer.errors import ConfigError
 from glimmer.renderer.config import MuseGlimmerRendererConfig
+from glimmer.renderer.load import template_knobs
 from glimmer.renderer.titan import titan_config
 from glimmer.search_r1.prompt import SEARCH_TOOL
 from glimmer.search_r1.recipe import job_rollouter
@@ -132,12 +133,9 @@ def controller_config(job: Job, *, config_class: type) -> Any:
         compile=CompileConfig(enable=False),
         rollouter=job_rollouter(job),
         renderer=titan_config(
-            MuseGlimmerRendererConfig(
-                current_date=job.renderer["current_date"],
-                knowledge_cutoff=job.renderer["knowledge_cutoff"],
-                reasoning_strength=job.renderer["reasoning_strength"],
-                media="refused",
-            ).with_tools([SEARCH_TOOL])
+            MuseGlimmerRendererConfig(**template_knobs(job.renderer), media="refused").with_tools(
+                [SEARCH_TOOL]
+            )
         ),
         metrics=MetricsProcessor.Config(console_log_keys_train=[], console_log_keys_validation=[]),
         trainer=PolicyTrainer.Config(
