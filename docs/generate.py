@@ -15,6 +15,22 @@ from glimmer.retrieval.settings import SERVICE_DEFAULTS
 ROOT = Path(__file__).resolve().parents[1]
 WORDS = {"integer": "whole number", "string": "text", "boolean": "true or false"}
 
+VARIABLES = {
+    "`HF_TOKEN`, `HF_HOME`, `HF_ENDPOINT`": "Of huggingface_hub: the account's token, where its "
+    "own file of the token is, another hub.",
+    "`HF_HUB_OFFLINE`": "1: nothing is fetched. The GPU stack's processes have it unless it is set.",
+    "the one that `retrieval.token_env` names": "Token of the search service.",
+    "`WANDB_API_KEY`, `WANDB_MODE`, `WANDB_BASE_URL`": "For `training.wandb_project`.",
+    "`CUDA_VISIBLE_DEVICES`": "GPUs that a run may take.",
+    "`NCCL_IB_DISABLE`, `NCCL_CTRAN_BACKENDS`, `TORCHSTORE_RDMA_ENABLED`": "What a host without "
+    "InfiniBand needs; preflight says when, and to what.",
+    "`TORCHSTORE_SHARED_MEMORY_ENABLED`": "0: the weight sync goes without /dev/shm, slower.",
+    "`GLIMMER_JOB`": "Job file for TitanRL's own launcher.",
+    "`PYTORCH_CUDA_ALLOC_CONF`, `VLLM_USE_FLASHINFER_SAMPLER`, `VLLM_NO_USAGE_STATS`": "Set for "
+    "the GPU stack's processes to `expandable_segments:True`, 0 and 1, unless they are set.",
+    "`OMP_WAIT_POLICY`": "`PASSIVE` unless it is set: threads that wait leave the cores to others.",
+}
+
 
 def configuration() -> str:
     """Every key of config/config.schema.yaml with its type, limits, default and meaning."""
@@ -26,9 +42,8 @@ def configuration() -> str:
         "",
         _prose(
             "Every key of the config, made from `config/config.schema.yaml` by `make docs`. The "
-            "default is that of `config/config.yaml`, the embedded default, or, where that has no such "
-            "line, what the program takes. Put what you change "
-            "into a file of your own and give it with `--configfile`; an unknown key is refused "
+            "default is that of `config/config.yaml`, the embedded default, or, where that has no "
+            "such line, what the program takes. Put what you change into a file of your own and give it with `--configfile`; an unknown key is refused "
             "with the nearest valid name. What runs again after which change: "
             "[staleness.md](staleness.md)."
         ),
@@ -40,6 +55,8 @@ def configuration() -> str:
         if part.get("type") == "object":
             lines += [f"## {name}", "", " ".join(part["description"].split()), ""]
             lines += _table(schema, part["properties"], defaults.get(name, {}))
+    lines += ["## Environment variables", "", "| variable | what it does |", "|---|---|"]
+    lines += [f"| {names} | {_cell(meaning)} |" for names, meaning in VARIABLES.items()]
     return "\n".join(lines).rstrip() + "\n"
 
 
