@@ -18,7 +18,7 @@ WORDS = {"integer": "whole number", "string": "text", "boolean": "true or false"
 VARIABLES = {
     "`HF_TOKEN`, `HF_HOME`, `HF_ENDPOINT`": "Of huggingface_hub: the account's token, where its "
     "own file of the token is, another hub.",
-    "`HF_HUB_OFFLINE`": "1: nothing is fetched. The GPU stack's processes have it unless it is set.",
+    "`HF_HUB_OFFLINE`": "1: nothing is fetched. Set for the GPU stack's processes if it is not.",
     "the one that `retrieval.token_env` names": "Token of the search service.",
     "`WANDB_API_KEY`, `WANDB_MODE`, `WANDB_BASE_URL`": "For `training.wandb_project`.",
     "`CUDA_VISIBLE_DEVICES`": "GPUs that a run may take.",
@@ -43,9 +43,9 @@ def configuration() -> str:
         _prose(
             "Every key of the config, made from `config/config.schema.yaml` by `make docs`. The "
             "default is that of `config/config.yaml`, the embedded default, or, where that has no "
-            "such line, what the program takes. Put what you change into a file of your own and give it with `--configfile`; an unknown key is refused "
-            "with the nearest valid name. What runs again after which change: "
-            "[staleness.md](staleness.md)."
+            "such line, what the program takes. Put what you change into a file of your own and "
+            "give it with `--configfile`; an unknown key is refused with the nearest valid name. "
+            "What runs again after which change: [staleness.md](staleness.md)."
         ),
         "",
     ]
