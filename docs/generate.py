@@ -238,6 +238,7 @@ OWN = {
     "GlimmerError",
     "ConfigError",
     "DataError",
+    "UnreadableSave",
     "HubLost",
     "IntegrityError",
     "GateFailed",

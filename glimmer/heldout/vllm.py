@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import socket
 import subprocess
 import time
@@ -24,7 +25,7 @@ from glimmer.logs import get_logger
 from glimmer.processes import end_session
 from glimmer.titanrl import ensure_importable
 from glimmer.training.local.sampler import SamplingConfig
-from glimmer.training.titan.launch import environment, interpreter
+from glimmer.training.titan.launch import ALLOCATOR, environment, interpreter
 
 ensure_importable()
 
@@ -200,6 +201,8 @@ def vllm_server(checkpoint: Path, titan: Mapping[str, Any], *, log: Path) -> Ite
         port = free.getsockname()[1]
     log.parent.mkdir(parents=True, exist_ok=True)
     env = environment() | {"VLLM_BATCH_INVARIANT": str(int(titan["batch_invariant"]))}
+    if ALLOCATOR not in os.environ:  # vLLM's own all-reduce cannot share expandable segments
+        del env[ALLOCATOR]
     with open(log, "ab") as handle:
         process = subprocess.Popen(
             command(checkpoint, titan, port),

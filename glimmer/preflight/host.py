@@ -9,7 +9,7 @@ from glimmer.preflight import memory
 from glimmer.preflight.findings import Finding, gib, ok, refuse, warn
 from glimmer.preflight.inventory import Gpu, Inventory
 from glimmer.preflight.shapes import Shape
-from glimmer.preflight.storage import shm_bytes
+from glimmer.preflight.storage import MARGIN, shm_bytes
 
 # Kernels for bfloat16 and vLLM 0.28's wheels start at Ampere.
 _TOO_OLD = ("V100", "P100", "P40", "P4", "T4", "K80", "RTX 20", "TITAN", "Quadro RTX")
@@ -281,7 +281,7 @@ def _exports(variables: Mapping[str, str]) -> str:
 
 def check_limits(shape: Shape, config: Mapping[str, Any], host: Inventory) -> Iterator[Finding]:
     """Shared memory, limits of the shell, host name, ports, cores."""
-    need = shm_bytes(shape)
+    need = int(shm_bytes(shape) * (1 + MARGIN))
     if host.shm[1] < need:
         yield (
             refuse(
@@ -289,7 +289,9 @@ def check_limits(shape: Shape, config: Mapping[str, Any], host: Inventory) -> It
                 f"{gib(host.shm[1])} free",
                 f"{gib(need)}: all weights in bfloat16",
                 f"Give /dev/shm more (mount -o remount,size={need // 2**30 + 2}G; a container's "
-                "--shm-size), or set the variable TORCHSTORE_SHARED_MEMORY_ENABLED=0 (slower).",
+                "--shm-size), delete /dev/shm/torch_* if no run is at work there (a killed one "
+                "may have left them), or set the variable TORCHSTORE_SHARED_MEMORY_ENABLED=0 "
+                "(slower).",
             )
             if host.variables.get("TORCHSTORE_SHARED_MEMORY_ENABLED") != "0"
             else warn(

@@ -201,11 +201,26 @@ def _infiniband(root: Path = Path("/sys/class/infiniband")) -> tuple[str, ...]:
     return tuple(up)
 
 
-def _cgroup_limit() -> int | None:
-    for name in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+def _cgroup_limit(
+    root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")
+) -> int | None:
+    """The smallest memory limit of this process's control group and those above it, in bytes. A
+    scheduler's job has its own far below the root; in a container the root is the group."""
+    files = [root / "memory.max", root / "memory/memory.limit_in_bytes"]
+    with contextlib.suppress(OSError):
+        for line in own.read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers in ("", "memory"):
+                base, name = root, "memory.max"
+                if controllers:
+                    base, name = root / "memory", "memory.limit_in_bytes"
+                place = base / path.lstrip("/")
+                files += [folder / name for folder in (place, *place.parents)]
+    limits = []
+    for file in files:
         with contextlib.suppress(OSError, ValueError):
-            return int(Path(name).read_text())
-    return None
+            limits.append(int(file.read_text()))
+    return min(limits, default=None)
 
 
 def _disk(folder: Path) -> int:

@@ -25,7 +25,7 @@ KNOWN_DIMENSIONS = {
     "hub:intfloat/e5-base-v2": 768,
     "hub:intfloat/e5-large-v2": 1024,
 }
-_MARGIN = 0.05
+MARGIN = 0.05
 _PROCESS = int(2.5 * GIB)  # main memory of one process with torch and its libraries
 _SAMPLE = 1 << 20
 # Bytes of the model gate (`glimmer.parity.model`) for each parameter that it compares: float32
@@ -132,6 +132,8 @@ def ram_items(
         processes = titan["trainer_fsdp"] * titan["trainer_tp"] + titan["generator_tp"] + 2
         items[f"{processes} processes of the engine"] = processes * _PROCESS
         items["weights staged for the sync, bfloat16"] = 2 * weights
+        # torch holds a rank's tensors of a file, and that file as bytes, before it is written.
+        items["last save, each GPU's part twice, bfloat16"] = 4 * weights
         if titan["adam_on_host"]:
             items["Adam's moments between steps, float32"] = 8 * weights
     else:
@@ -198,7 +200,7 @@ def check_storage(
     told = ", ".join(f"{name} {gib(size)}" for name, size in disk.items())
     told += f", less {gib(host.written)} that are there" if host.written else ""
     for folder, free in host.disks.items():
-        if need * (1 + _MARGIN) > free:
+        if need * (1 + MARGIN) > free:
             yield refuse(
                 what,
                 f"{gib(free)} free under {folder}",
@@ -211,11 +213,11 @@ def check_storage(
     ram = ram_items(shape, config, corpus, dimension)
     need, available = sum(ram.values()), host.ram[1]
     told = ", ".join(f"{name} {gib(size)}" for name, size in ram.items())
-    if need * (1 + _MARGIN) > available:
-        largest = max(ram, key=ram.__getitem__)
+    if need * (1 + MARGIN) > available:
+        index = sum(size for name, size in ram.items() if name.startswith("HNSW"))
         out = (
             "Set retrieval.url to a service on another host, or set index.storage to fp16 or sq8."
-            if largest.startswith("HNSW")
+            if index and (need - index) * (1 + MARGIN) <= available
             else "Use a host with more memory, or end what takes it."
         )
         yield refuse("memory", f"{gib(available)} available", f"{gib(need)} and 5 %: {told}", out)

@@ -106,7 +106,7 @@ WRONG_HOSTS = {
     "locked memory": ({"locked_memory": 64 * 1024}, "locked memory", "ulimit -l unlimited"),
     "shared memory": (
         {"shm": (64 * 2**20, 64 * 2**20)},
-        r"shared memory, /dev/shm: 0\.1 GiB free; 51\.9 GiB",
+        r"shared memory, /dev/shm: 0\.1 GiB free; 54\.5 GiB",
         "--shm-size",
     ),
     "open files": ({"open_files": 1024}, "open files: ulimit -n 1024", "ulimit -n 4096"),
@@ -119,8 +119,8 @@ WRONG_HOSTS = {
         "Set results to",
     ),
     "memory": (
-        {"ram": (128 * GIB, 100 * GIB)},
-        r"memory: 100\.0 GiB.*HNSW index, N x \(4d \+ 8M \+ 16\) 65\.5 GiB",
+        {"ram": (256 * GIB, 200 * GIB)},
+        r"memory: 200\.0 GiB.*HNSW index, N x \(4d \+ 8M \+ 16\) 65\.5 GiB",
         "Set retrieval.url",
     ),
     "offline": (

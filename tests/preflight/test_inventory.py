@@ -98,3 +98,28 @@ def test_checkpoints_of_other_settings_are_known_by_their_job(tmp_path: Path):
         write_json(tmp_path / "h100x8/training/checkpoints" / key / "job.json", job)
     found = check.other_checkpoints(config)
     assert [path.name for path in found] == ["context", "other"]
+
+
+def test_the_memory_limit_is_the_smallest_of_the_groups_above(tmp_path: Path):
+    """A scheduler's job has its limit far below the root."""
+    root, own = tmp_path / "cgroup", tmp_path / "own"
+    job = root / "slurm/job_7/step_0"
+    job.mkdir(parents=True)
+    own.write_text("0::/slurm/job_7/step_0\n")
+    assert inventory._cgroup_limit(root, own) is None
+    (job / "memory.max").write_text("max\n")
+    (root / "slurm/memory.max").write_text("900\n")
+    assert inventory._cgroup_limit(root, own) == 900
+    (job.parent / "memory.max").write_text("700\n")
+    assert inventory._cgroup_limit(root, own) == 700
+    (root / "memory.max").write_text("500\n")
+    assert inventory._cgroup_limit(root, own) == 500
+
+
+def test_the_memory_limit_of_the_older_control_groups(tmp_path: Path):
+    root, own = tmp_path / "cgroup", tmp_path / "own"
+    (root / "memory/slurm/job_7").mkdir(parents=True)
+    own.write_text("5:cpuset:/\n4:memory:/slurm/job_7\n")
+    (root / "memory/slurm/job_7/memory.limit_in_bytes").write_text("600\n")
+    assert inventory._cgroup_limit(root, own) == 600
+    assert inventory._cgroup_limit(root, tmp_path / "none") is None

@@ -161,6 +161,21 @@ def test_any_difference_of_a_logprob_stops_a_run_that_should_have_none(titan, st
         check_agreement({"step": 3.0, "logprob_diff_max": 1e-7}, titan)
 
 
+def test_a_step_with_equal_rewards_alone_may_leave_the_weights(tmp_path):
+    """The first steps of a model that knows little: no gradient, and Adam has no momentum yet."""
+    done = run(make_job(tmp_path), FAKE_TRAINER_NORMS="0,0")
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    assert [r["grad_norm"] for r in rows(tmp_path)[:3]] == [0.0, 0.0, 1.0]
+
+
+def test_a_gradient_that_is_not_a_number_is_named(tmp_path):
+    """TitanRL leaves such a metric out."""
+    done = run(make_job(tmp_path), FAKE_TRAINER_NORMS="1,nan")
+    assert done.returncode != 0
+    told = json.loads((tmp_path / "work" / "failure.json").read_text())
+    assert told["message"].startswith("step 2: the gradient norm is nan. Lower training.")
+
+
 def test_both_sides_hold_the_same_weights_after_each_sync(undisturbed):
     for version in range(STEPS + 1):
         sides = [

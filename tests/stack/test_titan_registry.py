@@ -24,6 +24,7 @@ def test_the_launcher_builds_the_jobs_config(tmp_path, monkeypatch):
     assert config.async_loop.num_prompts_per_train_step == 7
     assert config.trainer.parallelism.data_parallel_shard_degree == 3
     assert config.trainer.parallelism.tensor_parallel_degree == 2
+    assert config.trainer.comm.init_timeout_seconds == 60  # titan.step_timeout_s, not NCCL's 300
     assert type(config).__qualname__ == "Controller.Config"
 
 

@@ -22,6 +22,7 @@ from glimmer.training.titan.digest import SyncLog, digest
 
 DIE_AT = "FAKE_TRAINER_DIES_AT_STEP"
 HELD = "FAKE_GENERATOR_HOLDS_GROUP"
+NORMS = "FAKE_TRAINER_NORMS"  # gradient norms of the first steps; 0 leaves the weights as they are
 
 
 class FakeTrainer(Actor):
@@ -64,11 +65,13 @@ class FakeTrainer(Actor):
     async def optim_step(self) -> OptimStepOutput:
         if self.version + 1 == int(os.environ.get(DIE_AT, "0")):
             os._exit(9)
-        self.weights += 1
+        norms = [float(x) for x in os.environ.get(NORMS, "").split(",") if x]
+        norm = norms[self.version] if self.version < len(norms) else 1.0
+        self.weights += norm != 0
         self.version += 1
         return OptimStepOutput(
             policy_version=self.version,
-            metrics={"trainer/grad_norm/mean": 1.0, "trainer/lr": 1e-4},
+            metrics={"trainer/grad_norm/mean": norm, "trainer/lr": 1e-4},
         )
 
     @concurrent_endpoint

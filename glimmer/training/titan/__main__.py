@@ -16,6 +16,7 @@ from glimmer.logs import get_logger, setup
 from glimmer.processes import end_with_parent
 from glimmer.training.job import Job
 from glimmer.training.titan import CHECKPOINT_FOLDER, compat
+from glimmer.training.titan.keep import BEST
 
 logger = get_logger("glimmer.training.titan")
 DONE = "trained.json"
@@ -24,11 +25,13 @@ FAILURE = "failure.json"
 
 def discard_unfinished(work: Path) -> None:
     """Remove saves that a kill left without their metadata, and a last save of a run that did not
-    end: TitanRL would try to resume from them."""
+    end: TitanRL would try to resume from them. And copies of the best that a kill cut."""
     for folder in (work / CHECKPOINT_FOLDER).glob("step-*"):
         if not (folder / ".metadata").is_file():
             logger.warning("%s was not finished; removing it", folder)
             shutil.rmtree(folder)
+    for folder in (work / BEST).glob(".step-*.part"):  # its links hold files that were purged
+        shutil.rmtree(folder)
     shutil.rmtree(work / "sync", ignore_errors=True)
 
 
@@ -99,7 +102,7 @@ async def run(job: Job) -> None:
         await controller.setup_async(trainer_mesh=trainer, generator_meshes=generators)
         logger.info("trainer and generator are up, weights are of step %d", controller.start_step)
         await controller.run()
-        last = controller.rows.rows[-1]["step"]
+        last = controller.rows.rows[-1]["step"] if controller.rows.rows else 0
         if last != job.training["steps"]:
             raise GlimmerError(
                 f"training ended after step {last} of {job.training['steps']}: the loss was not "

@@ -25,6 +25,7 @@ from torchtitan.experiments.rl.actors.generator import VLLMGenerator  # noqa: E4
 from torchtitan.experiments.rl.actors.trainer import PolicyTrainer  # noqa: E402
 
 from glimmer.training.titan.digest import SyncLog, digest, noted  # noqa: E402
+from glimmer.training.titan.export import save_text_only  # noqa: E402
 from glimmer.training.titan.host_adam import HostAdam  # noqa: E402
 
 compat.use_vllm_attention()
@@ -53,6 +54,7 @@ class Trainer(PolicyTrainer):
 
     def __init__(self, config, *, output_dir: str, **kwargs) -> None:
         super().__init__(config, output_dir=output_dir, **kwargs)
+        save_text_only(self.sd_adapter)
         if isinstance(self.optimizers, HostAdam):
             self.optimizers.put_away_after(self.checkpointer)
             self.optimizers.put_away()  # a resumed run has them now

@@ -172,7 +172,9 @@ class SearchController(titan.Controller):
         groups, questions = self.journal.close_step(step)
         row: dict[str, float] = {"step": step, **rollout_metrics(groups, questions)}
         row |= {ours: float(found[theirs]) for ours, theirs in _NAMES.items() if theirs in found}
-        wanted = [*_NAMES.values(), *_TRAIN_TIMES, *_SYNC_TIMES]
+        row.setdefault("grad_norm", math.nan)  # TitanRL leaves out what is not a number
+        wanted = [n for n in _NAMES.values() if n != _NAMES["grad_norm"]]
+        wanted += [*_TRAIN_TIMES, *_SYNC_TIMES]
         if missing := sorted(name for name in wanted if name not in found):
             raise GlimmerError(
                 f"step {step}: TitanRL reported none of {missing}; it had {sorted(found)[:40]}."
@@ -185,7 +187,11 @@ class SearchController(titan.Controller):
         row["tokens_per_s"] = row["sampled_tokens"] / max(row["seconds"], 1e-9)
         row["groups_consumed"] = float(self.journal.consumed)
         # The sync of the step before has ended: TitanRL waits for it before this call.
-        still = training["control"] == "zero_advantages" or row["grad_norm"] == 0.0
+        # Those weights are the step before's: with a gradient of 0 they may be its own again.
+        before = self.rows.rows[-1:]
+        still = training["control"] == "zero_advantages" or any(
+            r["grad_norm"] == 0.0 for r in before
+        )
         facts = self.sync.check(step - 1, may_stand_still=still)
         row["trainer_peak_gib"] = facts["reserved_gib"]
         row["trainer_allocated_gib"] = facts["allocated_gib"]

@@ -11,9 +11,10 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 
 from glimmer.assets import write_manifest
@@ -22,6 +23,27 @@ from glimmer.training.checkpoint import save_tensors
 from glimmer.training.local.model import is_text
 
 WEIGHTS = "*.safetensors"
+_AGAIN = "The last save is damaged or incomplete; run again to make it from the checkpoint before."
+
+
+class UnreadableSave(DataError):
+    """The last save is damaged or incomplete: training has to make it again."""
+
+
+def save_text_only(adapter: Any) -> None:
+    """Let a save in the released layout name the text model's tensors alone.
+
+    torchtitan's adapter plans the files by the start's `model.safetensors.index.json`, which names
+    the vision tower too. torch then writes headers with tensors of no type for what nobody saved
+    (`_consolidate_hf_safetensors`), and nothing can read such a file.
+
+    Args:
+        adapter: of the trainer's checkpoints; `fqn_to_index_mapping` is None without an index.
+    """
+    if adapter.fqn_to_index_mapping:
+        text = {name: i for name, i in adapter.fqn_to_index_mapping.items() if is_text(name)}
+        places = {i: place for place, i in enumerate(sorted(set(text.values())), start=1)}
+        adapter.fqn_to_index_mapping = {name: places[i] for name, i in text.items()}
 
 
 def export(saved: Path, source: Path, out: Path) -> None:
@@ -32,7 +54,8 @@ def export(saved: Path, source: Path, out: Path) -> None:
         source: the checkpoint that training started from.
 
     Raises:
-        DataError: a tensor of the text model is missing, or has another shape.
+        UnreadableSave: a file cannot be read, or a tensor of the text model is missing.
+        DataError: a tensor has another shape, or is not of this model.
     """
     place = _where(saved)
     part = out.with_name(f".{out.name}.part")
@@ -48,9 +71,8 @@ def export(saved: Path, source: Path, out: Path) -> None:
                     merged[name] = _load(place[name], name, old)
                     used.add(name)
                 elif is_text(name):
-                    raise DataError(
-                        f"{saved}: has no tensor {name}, which {path} has. The last save is "
-                        f"incomplete: delete {saved} and run again."
+                    raise UnreadableSave(
+                        f"{saved}: has no tensor {name}, which {path} has. {_AGAIN}"
                     )
                 else:
                     merged[name] = old
@@ -71,10 +93,13 @@ def _where(saved: Path) -> dict[str, Path]:
     """The file of each saved tensor."""
     place: dict[str, Path] = {}
     for path in sorted(saved.glob(WEIGHTS)):
-        with safe_open(path, framework="pt") as handle:
-            place |= dict.fromkeys(handle.keys(), path)
+        try:
+            with safe_open(path, framework="pt") as handle:
+                place |= dict.fromkeys(handle.keys(), path)
+        except SafetensorError as error:
+            raise UnreadableSave(f"{path}: cannot be read ({error}). {_AGAIN}") from error
     if not place:
-        raise DataError(f"{saved}: holds no {WEIGHTS}. Delete it and run again.")
+        raise UnreadableSave(f"{saved}: holds no {WEIGHTS}. {_AGAIN}")
     return place
 
 

@@ -76,16 +76,14 @@ class Journal:
         """A step has trained on the oldest batch: noted on disk when this returns.
 
         Returns:
-            its groups that have rollouts, and their questions.
+            its groups, and their questions.
         """
         groups = self._batches.popleft()
         ids = [group.group_id for group in groups]
         with open(self._path, "a", encoding="utf-8") as handle:
             handle.write(json.dumps({"step": step, "groups": ids}) + "\n")
         self._trained(ids)
-        questions = {i: self.questions.pop(i) for i in ids}
-        kept = [group for group in groups if group.rollouts]
-        return kept, [questions[group.group_id] for group in kept]
+        return groups, [self.questions.pop(i) for i in ids]
 
     def _trained(self, ids: list[int]) -> None:
         self.ahead.update(ids)
@@ -101,6 +99,11 @@ class RecordingBuilder:
         self._builder, self._journal = builder, journal
 
     def build_from_group(self, *, rollout_group: Any) -> Any:
+        if not rollout_group.rollouts:  # TitanRL goes on without a group that raised
+            raise GlimmerError(
+                f"the rollouts of group {rollout_group.group_id} failed as a whole; the traceback "
+                "is in titan.log. Run again to resume from the last checkpoint."
+            )
         self._journal.take(rollout_group)
         return self._builder.build_from_group(rollout_group=rollout_group)
 

@@ -22,6 +22,10 @@ from glimmer.training.job import Job
 
 logger = get_logger(__name__)
 
+ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
+CLOSING_S = 120.0
+"""Seconds that an engine whose work is done has to end: its processes, and W&B's copy."""
+
 
 def interpreter(titan: Mapping[str, Any]) -> str:
     """The Python that holds the GPU stack: `titan.python`, or this one.
@@ -45,7 +49,7 @@ def environment() -> dict[str, str]:
     paths = [checkout, *filter(None, env.get("PYTHONPATH", "").split(os.pathsep))]
     env["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
     env.setdefault("PYTHONUNBUFFERED", "1")
-    env.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    env.setdefault(ALLOCATOR, "expandable_segments:True")
     # FlashInfer compiles its sampler at first use, which wants a compiler on the host.
     env.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
     env.setdefault("VLLM_NO_USAGE_STATS", "1")
@@ -54,7 +58,13 @@ def environment() -> dict[str, str]:
 
 
 def run_process(
-    command: list[str], *, log: Path, alive: Path, setup_timeout_s: float, step_timeout_s: float
+    command: list[str],
+    *,
+    log: Path,
+    alive: Path,
+    setup_timeout_s: float,
+    step_timeout_s: float,
+    done: Path | None = None,
 ) -> int:
     """Run `command` in a session of its own until it ends; its output goes to `log` and, line by
     line, to ours.
@@ -62,6 +72,7 @@ def run_process(
     Args:
         alive: file that grows with each finished step.
         setup_timeout_s, step_timeout_s: longest time until the first step, and between two.
+        done: file that says that all work is done; `CLOSING_S` later the process is ended.
 
     Returns:
         The exit status.
@@ -82,7 +93,7 @@ def run_process(
         pump = threading.Thread(target=_pass_on, args=(process.stdout, handle), daemon=True)
         pump.start()
         try:
-            return _wait(process, alive, setup_timeout_s, step_timeout_s, log)
+            return _wait(process, alive, setup_timeout_s, step_timeout_s, log, done)
         finally:
             end_session(process)
             pump.join(timeout=5)
@@ -98,13 +109,20 @@ def _pass_on(stream: Any, handle: Any) -> None:
             logger.info("%s", text.split(": ", 1)[-1])
 
 
-def _wait(process, alive: Path, setup_s: float, step_s: float, log: Path) -> int:
+def _wait(process, alive: Path, setup_s: float, step_s: float, log: Path, done: Path | None) -> int:
     size, since, limit, key = _size(alive), time.monotonic(), setup_s + step_s, "setup"
+    closing = None
     while True:
         try:
             return process.wait(timeout=1)
         except subprocess.TimeoutExpired:
             pass
+        if done is not None and done.exists():
+            closing = closing or time.monotonic()
+            if time.monotonic() - closing > CLOSING_S:
+                logger.warning("the GPU engine is done and does not end; it is ended. Log: %s", log)
+                return 0
+            continue
         now = _size(alive)
         if now != size:
             size, since, limit, key = now, time.monotonic(), step_s, "step"
@@ -129,6 +147,7 @@ def train(job: Job, *, out: Path, log: Path) -> None:
     Raises:
         ConfigError: no such interpreter.
         GlimmerError: the engine's own message, a hang, or its death with the log's place.
+        UnreadableSave: its last save is damaged; the next run makes it again.
     """
     work = Path(job.work)
     done, failure = work / "trained.json", work / "failure.json"
@@ -142,13 +161,18 @@ def train(job: Job, *, out: Path, log: Path) -> None:
             alive=work / "metrics.jsonl",
             setup_timeout_s=job.titan["setup_timeout_s"],
             step_timeout_s=job.titan["step_timeout_s"],
+            done=done,
         )
         if not done.exists():
             raise GlimmerError(_reason(failure, status, log))
-    from glimmer.training.titan.export import export
+    from glimmer.training.titan.export import UnreadableSave, export
 
     saved = work / "checkpoint" / f"step-{job.training['steps']}"
-    export(saved, Path(job.checkpoint), out / "final")
+    try:
+        export(saved, Path(job.checkpoint), out / "final")
+    except UnreadableSave:
+        done.unlink()  # so that the next start makes the last steps, and the save, again
+        raise
     rows = [json.loads(x) for x in (work / "metrics.jsonl").read_text().splitlines()]
     write_jsonl(out / "metrics.jsonl", rows)
 

@@ -35,6 +35,7 @@ from torchtitan.components.checkpoint import CheckpointManager  # isort: skip
 from torchtitan.components.loss import ChunkedLossWrapper  # isort: skip
 from torchtitan.components.optimizer import LRSchedulersContainer, default_adamw  # isort: skip
 from torchtitan.config import (  # isort: skip
+    CommConfig,
     CompileConfig,
     DebugConfig,
     ParallelismConfig,
@@ -161,6 +162,11 @@ def controller_config(job: Job, *, config_class: type) -> Any:
                 last_save_in_hf=True,
                 last_save_model_only=True,
                 export_dtype="bfloat16",
+            ),
+            # NCCL's own limit counts while ranks wait for the slowest one's part of a save.
+            comm=CommConfig(
+                init_timeout_seconds=titan["step_timeout_s"],
+                train_timeout_seconds=titan["step_timeout_s"],
             ),
             debug=debug,
             loss=ChunkedLossWrapper.Config(

@@ -45,7 +45,6 @@ from torchtitan.models.muse_glimmer.state_dict_adapter import (  # noqa: E402
 )
 
 from glimmer.training.local.model import (  # noqa: E402
-    is_text,
     load_model,
     model_config,
     read_text_config,
@@ -53,7 +52,7 @@ from glimmer.training.local.model import (  # noqa: E402
 )
 from glimmer.training.titan import fsdp as patch  # noqa: E402
 from glimmer.training.titan.digest import digest  # noqa: E402
-from glimmer.training.titan.export import WEIGHTS  # noqa: E402
+from glimmer.training.titan.export import WEIGHTS, save_text_only  # noqa: E402
 from glimmer.training.titan.host_adam import HostAdam  # noqa: E402
 
 STEPS, TOKENS, RATE = 2, 48, 1e-3
@@ -149,6 +148,8 @@ def manager(model, config, folder: Path, checkpoint: Path, on_host: bool):
     scheduler = LRSchedulersContainer.Config(
         warmup_steps=0, decay_type="linear", min_lr_factor=1.0
     ).build(optimizers=optimizer, training_steps=STEPS)
+    adapter = MuseGlimmerStateDictAdapter(config, str(checkpoint))
+    save_text_only(adapter)
     saver = CheckpointManager.Config(
         enable=True,
         folder="checkpoint",
@@ -164,7 +165,7 @@ def manager(model, config, folder: Path, checkpoint: Path, on_host: bool):
         optimizers=optimizer,
         lr_schedulers=scheduler,
         states={},
-        sd_adapter=MuseGlimmerStateDictAdapter(config, str(checkpoint)),
+        sd_adapter=adapter,
         base_folder=str(folder),
     )
     saver.load()
@@ -251,7 +252,6 @@ def compare_export(saved: Path, reference: dict[str, torch.Tensor]) -> dict:
     tensors = {}
     for path in saved.glob(WEIGHTS):
         tensors |= load_file(path)
-    tensors = {name: value for name, value in tensors.items() if is_text(name)}
     return {
         "exported": sorted(tensors) == sorted(reference),
         "weights": max(float((tensors[k] - reference[k]).abs().max()) for k in reference),

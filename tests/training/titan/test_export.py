@@ -1,5 +1,6 @@
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from glimmer.assets import verify_manifest
 from glimmer.errors import DataError
 from glimmer.training.local.model import is_text, load_model
-from glimmer.training.titan.export import export
+from glimmer.training.titan.export import export, save_text_only
 
 SOURCE = Path(__file__).parents[3] / "resources" / "tiny_glimmer"
 
@@ -56,7 +57,7 @@ def test_a_checkpoint_of_several_files_keeps_them(saved, tmp_path):
 
 def test_an_incomplete_save_is_refused_by_name(saved, tmp_path):
     (saved / "model-00001-of-00002.safetensors").unlink()
-    with pytest.raises(DataError, match=r"has no tensor .*last save is incomplete"):
+    with pytest.raises(DataError, match=r"has no tensor .*last save is damaged or incomplete"):
         export(saved, SOURCE, tmp_path / "final")
     assert not (tmp_path / "final").exists()
 
@@ -71,3 +72,20 @@ def test_a_save_of_another_model_is_refused(saved, tmp_path):
     save_file({"model.language_model.more.weight": torch.ones(2)}, saved / "more.safetensors")
     with pytest.raises(DataError, match="not a save of this model"):
         export(saved, SOURCE, tmp_path / "final")
+
+
+@pytest.mark.parametrize(
+    ("planned", "expected"),
+    [
+        (None, None),  # one file, no index
+        (
+            {"model.vision_tower.a": 1, "model.language_model.b": 2, "lm_head.weight": 3},
+            {"model.language_model.b": 1, "lm_head.weight": 2},
+        ),
+    ],
+)
+def test_a_save_names_no_tensor_that_training_does_not_own(planned, expected):
+    """What is in no rank's part gets a header of no type, and the file cannot be read."""
+    adapter = SimpleNamespace(fqn_to_index_mapping=planned)
+    save_text_only(adapter)
+    assert adapter.fqn_to_index_mapping == expected

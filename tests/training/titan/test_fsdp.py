@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from glimmer.errors import GlimmerError
 from glimmer.training.titan import fsdp
@@ -20,15 +22,34 @@ ON_HOST = PAPER + "h"  # the same, Adam's moments in host memory between steps
 SHAPES = ("2x1", PAPER, ON_HOST)
 
 
+def in_two_files(source: Path, out: Path) -> Path:
+    """A checkpoint as large ones come: two files and an index, which names the vision tower too."""
+    shutil.copytree(source, out)
+    tensors = load_file(out / "model.safetensors")
+    (out / "model.safetensors").unlink()
+    names = sorted(tensors)
+    half = len(names) // 2
+    weight_map = {}
+    for i, part in enumerate((names[:half], names[half:]), start=1):
+        name = f"model-0000{i}-of-00002.safetensors"
+        save_file({k: tensors[k] for k in part}, out / name, metadata={"format": "pt"})
+        weight_map |= dict.fromkeys(part, name)
+    size = sum(t.numel() * t.element_size() for t in tensors.values())
+    index = {"metadata": {"total_size": size}, "weight_map": weight_map}
+    (out / "model.safetensors.index.json").write_text(json.dumps(index))
+    return out
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """Two steps at each shape; FSDP 3 splits no tensor of the tiny model evenly."""
     out = tmp_path_factory.mktemp("fsdp")
+    checkpoint = in_two_files(ROOT / "resources/tiny_glimmer", out / "checkpoint")
     done = subprocess.run(
         [
             sys.executable,
             str(Path(__file__).with_name("fsdp_ranks.py")),
-            str(ROOT / "resources/tiny_glimmer"),
+            str(checkpoint),
             str(out),
             *SHAPES,
         ],

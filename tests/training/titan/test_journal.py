@@ -48,21 +48,28 @@ def ids(groups) -> list[int]:
 
 
 def test_a_step_is_the_batch_that_was_packed_for_it(tmp_path):
-    """A group whose rollouts gave nothing to learn from does not count; without rollouts neither
-    does it count nor is it shown. Both are behind the run."""
+    """A group whose rollouts gave nothing to learn from does not count, and is behind the run."""
     journal = Journal(tmp_path / "groups.jsonl")
     journal.resume(0)
     loop = Loop(journal, 2)
-    given = [group(0), group(1, trainable=False), group(2, rollouts=0, trainable=False), group(3)]
+    given = [group(0), group(1, trainable=False), group(2, trainable=False), group(3)]
     given += [group(4), group(5)]
     packed = [batch for one in given if (batch := loop.give(one))]
     assert list(map(ids, packed)) == [[0, 1, 2, 3], [4, 5]], "the second waits behind the first"
-    kept, questions = journal.close_step(1)
-    assert ids(kept) == [0, 1, 3]
-    assert questions == ["question 0", "question 1", "question 3"]
+    groups, questions = journal.close_step(1)
+    assert ids(groups) == [0, 1, 2, 3]
+    assert questions == [f"question {i}" for i in range(4)]
     assert journal.consumed == 4
     assert ids(journal.close_step(2)[0]) == [4, 5]
     assert journal.questions == {}
+
+
+def test_a_group_that_failed_as_a_whole_stops_the_run(tmp_path):
+    """TitanRL logs what was raised and goes on without the group: its question would be skipped."""
+    journal = Journal(tmp_path / "groups.jsonl")
+    journal.resume(0)
+    with pytest.raises(GlimmerError, match=r"rollouts of group 3 failed as a whole.*titan\.log"):
+        Loop(journal, 2).give(group(3, rollouts=0))
 
 
 def test_out_of_order_groups_are_neither_repeated_nor_left_out(tmp_path):

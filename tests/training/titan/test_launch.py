@@ -5,12 +5,15 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
 from glimmer.errors import ConfigError, GlimmerError
 from glimmer.processes import session_members
+from glimmer.training.titan import launch
+from glimmer.training.titan.export import UnreadableSave
 from glimmer.training.titan.launch import interpreter, run_process
 
 ROOT = Path(__file__).parents[3]
@@ -71,6 +74,30 @@ def test_steps_that_go_on_are_no_hang(tmp_path):
     """
     given = limits(tmp_path, setup_timeout_s=1, step_timeout_s=2)
     assert run_process(child(tmp_path, body), **given) == 0
+
+
+def test_an_engine_that_is_done_and_does_not_end_is_ended(tmp_path, monkeypatch):
+    """Its training is whole: what hangs is the end of its actors or of W&B."""
+    monkeypatch.setattr(launch, "CLOSING_S", 0.2)
+    body = GRANDCHILD + "    open(sys.argv[1] + '/done', 'w')\n    time.sleep(600)\n"
+    given = limits(tmp_path, setup_timeout_s=60) | {"done": tmp_path / "done"}
+    assert run_process(child(tmp_path, body), **given) == 0
+    assert gone(int((tmp_path / "pid").read_text()))
+
+
+def test_a_damaged_last_save_is_made_again(tmp_path):
+    """Without `trained.json` the next start goes on from the checkpoint before it."""
+    work = tmp_path / "work"
+    saved = work / "checkpoint" / "step-4"
+    saved.mkdir(parents=True)
+    (saved / "model-00001-of-00001.safetensors").write_bytes(b"cut")
+    (work / "trained.json").write_text('{"steps": 4}')
+    job = SimpleNamespace(work=str(work), checkpoint=str(tmp_path), training={"steps": 4})
+    with pytest.raises(
+        UnreadableSave, match="cannot be read.*run again to make it from the checkpoint before"
+    ):
+        launch.train(job, out=tmp_path, log=tmp_path / "log")
+    assert not (work / "trained.json").exists()
 
 
 def test_the_engine_ends_when_the_workflow_is_killed(tmp_path):
