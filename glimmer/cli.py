@@ -14,13 +14,16 @@ from typing import Any
 
 from glimmer.errors import DataError, GlimmerError
 
+# Fewer do not reach the ends of a 95 % interval; the schema's least of report.resamples.
+MIN_RESAMPLES = 100
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status: 0, 1 after an error (one message on stderr), 2 for wrong usage."""
     parser = _parser()
     options, rest = parser.parse_known_args(arguments)
     if rest and options.run is not _why:
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        options.parser.error(f"unrecognized arguments: {' '.join(rest)}")
     options.rest = rest
     try:
         status = options.run(options)
@@ -49,7 +52,9 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument("after", type=Path, metavar="B.jsonl")
     compare.add_argument("--metric", help="field that says right or wrong (exact_match)")
     compare.add_argument("--filter", help="filter of an lm-evaluation-harness log")
-    compare.add_argument("--resamples", type=_positive, default=10_000, help="of the bootstrap")
+    compare.add_argument(
+        "--resamples", type=_resamples, default=10_000, help="of the bootstrap, at least 100"
+    )
     compare.add_argument("--seed", type=_whole, default=0, help="of the bootstrap")
     compare.add_argument(
         "--repeats",
@@ -59,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
         help="further passes of both evaluations, which give the noise floor",
     )
     compare.add_argument("--out", type=Path, help="write everything as JSON here")
-    compare.set_defaults(run=_compare)
+    compare.set_defaults(run=_compare, parser=compare)
     why = commands.add_parser(
         "why",
         help="what would run, and what changed, one line a job",
@@ -73,15 +78,20 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _whole(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"found {value}, expected 0 or more")
-    return value
+    return _at_least(0, text)
 
 
-def _positive(text: str) -> int:
-    if (value := _whole(text)) == 0:
-        raise argparse.ArgumentTypeError("found 0, expected at least 1")
+def _resamples(text: str) -> int:
+    return _at_least(MIN_RESAMPLES, text)
+
+
+def _at_least(least: int, text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = None
+    if value is None or value < least:
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected a whole number from {least}")
     return value
 
 
@@ -95,20 +105,32 @@ def _why(options: argparse.Namespace) -> int:
 
 def _compare(options: argparse.Namespace) -> int:
     from glimmer.files import disk_errors, write_json
-    from glimmer.heldout.imports import check_questions, differing_hashes, read_any
+    from glimmer.heldout.imports import (
+        check_file,
+        check_questions,
+        check_samples,
+        differing_hashes,
+        read_any,
+    )
     from glimmer.heldout.paired import add_noise, verdict
     from glimmer.heldout.report_words import noise_sentence
 
+    inputs = [options.before, options.after, *(options.repeats or ())]
+    for path in inputs:
+        check_file(path)
+        if options.out is not None and _same_file(path, options.out):
+            raise DataError(
+                f"{options.out}: found one of the files to compare, expected another one to write "
+                "to. Correct --out."
+            )
     old, new = (
         read_any(path, metric=options.metric, filter=options.filter)
         for path in (options.before, options.after)
     )
     check_questions(old, new, options.before, options.after)
+    check_samples(old, new, options.before, options.after)
     found = verdict(old, new, seed=options.seed, resamples=options.resamples)
     if options.repeats is not None:
-        for path in options.repeats:
-            if not path.is_file():
-                raise DataError(f"{path}: found no such file, expected JSONL. Correct --repeats.")
         add_noise(found["measured"], old, new, options.repeats)
     differing = differing_hashes(old, new)
     found["measured_on"] |= {
@@ -120,10 +142,14 @@ def _compare(options: argparse.Namespace) -> int:
         with disk_errors(options.out, "writing"):
             write_json(options.out, found)
     print("\n".join(_table(found["measured"])))
-    print(noise_sentence(found["measured"]))
+    print(noise_sentence(found["measured"], setting="--repeats"))
     for name, count in differing.items():
         print(f"note: {name} differ for {count} of {len(old)} questions")
     return 0
+
+
+def _same_file(path: Path, other: Path) -> bool:
+    return other.exists() and path.samefile(other)
 
 
 def _table(measured: dict[str, Any]) -> list[str]:

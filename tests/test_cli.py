@@ -1,8 +1,11 @@
 """`glimmer compare` on minimal records, a run's own and lm-evaluation-harness' logs."""
 
+import gzip
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -66,7 +69,9 @@ def test_the_noise_floor_of_repeated_passes(tmp_path, capsys):
         paths.append(write(tmp_path / f"{when}.jsonl", rows))
         repeats.append(write(tmp_path / f"{when}.repeats.jsonl", again))
     assert main(["compare", *paths]) == 0
-    assert "Noise floor: not measured" in capsys.readouterr().out
+    assert "Noise floor: not measured; it needs repeated passes (--repeats)" in (
+        capsys.readouterr().out
+    )
     assert main(["compare", *paths, "--repeats", *repeats]) == 0
     assert "Noise floor: ±19.6 points, 2.0 of 10 questions" in capsys.readouterr().out
     assert main(["compare", *paths, "--repeats", repeats[0], "none"]) == 1
@@ -187,12 +192,13 @@ def test_harness_logs(tmp_path, capsys):
         ('{"id": "q0", "exact_match": 1, "samples": 3}\n', "found 'samples': 3"),
         ('{"id": "q0", "exact_match": 1, "samples": [{}]}\n', "found no 'exact_match'"),
         ('{"id": 0, "exact_match": 1}\n{"id": "0", "exact_match": 1}\n', "which line 1 has too"),
+        ('{"id": "q0", "acc": 1}\n', "It has acc: choose with --metric"),
         ("[1]\n", "line 1: found a list"),
         ('[\n{"id": "q0"}\n]\n', "found a JSON array over several lines"),
         ("[" * 100_000 + "\n", "found a line that cannot be read"),
         ('{"id": ' + "9" * 5000 + "}\n", "found a line that cannot be read"),
         ('{"id": "q0", "exact_match": 1}\n{"id": "q1", "exa', "line 2: expected one JSON value"),
-        ('{"id": "q1", "exact_match": 1}\n', "1 questions of 1 are missing, the first is 'q0'"),
+        ('{"id": "q1", "exact_match": 1}\n', "1 of 1 questions missing, the first 'q0'"),
     ],
 )
 def test_wrong_input_is_named(tmp_path, capsys, text, message):
@@ -204,8 +210,67 @@ def test_wrong_input_is_named(tmp_path, capsys, text, message):
     assert message in shown and "bad.jsonl" in shown and shown.count("\n") == 1
 
 
-@pytest.mark.parametrize("wrong", [["--resamples", "0"], ["--seed", "-1"], []])
-def test_wrong_usage(pair, wrong):
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (gzip.compress(b'{"id": "q0", "exact_match": 1}', mtime=0), "found a gzip file"),
+        ('{"id": "q0", "exact_match": 1}'.encode("utf-16"), "found UTF-16 text"),
+    ],
+    ids=["gzip", "utf-16"],
+)
+def test_other_formats_are_named(tmp_path, capsys, content, message):
+    bad = tmp_path / "bad.jsonl"
+    bad.write_bytes(content)
+    assert main(["compare", write(tmp_path / "good.jsonl", minimal([], total=1)), str(bad)]) == 1
+    shown = capsys.readouterr().err
+    assert message in shown and "Convert it" in shown
+
+
+def test_inputs_that_are_no_regular_file(pair, tmp_path, capsys):
+    assert main(["compare", pair[0], str(tmp_path)]) == 1
+    assert f"{tmp_path}: found a folder" in capsys.readouterr().err
+    os.mkfifo(tmp_path / "pipe")
+    assert main(["compare", pair[0], str(tmp_path / "pipe")]) == 1
+    assert "found a pipe or device" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("which", [0, 1, 2, 3])
+def test_out_never_takes_the_place_of_an_input(pair, tmp_path, capsys, which):
+    inputs = [*pair, *(write(tmp_path / f"{name}.repeats.jsonl", []) for name in "ab")]
+    (tmp_path / "link.json").symlink_to(inputs[which])
+    before = [Path(path).read_bytes() for path in inputs]
+    out = str(tmp_path / "link.json")
+    assert main(["compare", *pair, "--repeats", *inputs[2:], "--out", out]) == 1
+    assert "Correct --out" in capsys.readouterr().err
+    assert [Path(path).read_bytes() for path in inputs] == before
+
+
+def test_samples_of_different_numbers(tmp_path, capsys):
+    one = write(tmp_path / "one.jsonl", minimal([0], total=4))
+    two = write(tmp_path / "two.jsonl", minimal([0], total=4, samples=[{"exact_match": 1}]))
+    assert main(["compare", one, two]) == 1
+    shown = capsys.readouterr().err
+    assert f"1 a question in {one} and 2 a question in {two}" in shown
+    assert "run again" not in shown
+
+
+def test_a_filter_where_there_is_none(pair, capsys):
+    assert main(["compare", *pair, "--filter", "strict-match"]) == 1
+    assert "Leave --filter out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (["--resamples", "99"], "found '99', expected a whole number from 100"),
+        (["--seed", "-1"], "found '-1', expected a whole number from 0"),
+        (["--seed", "1.5"], "found '1.5'"),
+        (["--metrik", "acc"], "[--metric METRIC]"),
+        ([], "required: A.jsonl, B.jsonl"),
+    ],
+)
+def test_wrong_usage(pair, capsys, wrong, message):
     with pytest.raises(SystemExit) as stop:
         main(["compare", *(pair if wrong else []), *wrong])
+    assert message in capsys.readouterr().err
     assert stop.value.code == 2

@@ -24,6 +24,12 @@ from glimmer.errors import DataError
 from glimmer.files import disk_errors, read_jsonl, sha256_json
 
 _WAY_OUT = 'The least that a line needs is {"id": "q1", "exact_match": 1}.'
+_OTHER_FORMATS = {
+    b"\x1f\x8b": ("a gzip file", "gunzip -c FILE > FILE.jsonl"),
+    b"\x28\xb5\x2f\xfd": ("a zstandard file", "zstd -dc FILE > FILE.jsonl"),
+    b"\xff\xfe": ("UTF-16 text", "iconv -f UTF-16 -t UTF-8 FILE > FILE.jsonl"),
+    b"\xfe\xff": ("UTF-16 text", "iconv -f UTF-16 -t UTF-8 FILE > FILE.jsonl"),
+}
 _KEPT = {
     "question": str,
     "golden_answers": list,
@@ -43,7 +49,8 @@ def read_any(path: Path, *, metric: str | None = None, filter: str | None = None
 
     Raises:
         DataError: naming file and line: not a record, an id twice, a score that is missing, no
-            number, NaN or neither 0 nor 1, several filters and none chosen; or the file is empty.
+            number, NaN or neither 0 nor 1, several filters and none chosen, or one chosen where
+            there is none; or the file is empty.
     """
     metric = metric or "exact_match"
     records: dict[str, Any] = {}
@@ -75,23 +82,46 @@ def read_any(path: Path, *, metric: str | None = None, filter: str | None = None
                 "id once. Remove one of the two lines."
             )
         records[name], lines[name] = record, number
+    if filter is not None and not filters:
+        raise DataError(
+            f"{path}: found lines that name no filter, expected {filter!r} in a sample log of "
+            "lm-evaluation-harness. Leave --filter out."
+        )
     if not records:
         chosen = f" with filter {filter!r}; it has {', '.join(filters)}" if filters else ""
         raise DataError(f"{path}: found no record{chosen}. {_WAY_OUT}")
     return records
 
 
+def check_file(path: Path) -> None:
+    """Raises DataError where there is no regular file: it is read more than once."""
+    if not path.exists():
+        found = "no such file"
+    elif path.is_dir():
+        found = "a folder"
+    elif not path.is_file():
+        found = "a pipe or device"
+    else:
+        return
+    raise DataError(f"{path}: found {found}, expected a file of JSONL. Correct the path.")
+
+
 def _lines(path: Path) -> Iterator[tuple[int, Any]]:
-    if not path.is_file():
-        raise DataError(f"{path}: found no such file, expected JSONL. {_WAY_OUT}")
+    check_file(path)
     with disk_errors(path, "reading"):
         with open(path, "rb") as handle:
-            if handle.readline().strip() == b"[":
+            start = handle.readline()
+        for first, (what, convert) in _OTHER_FORMATS.items():
+            if start.startswith(first):
                 raise DataError(
-                    f"{path}: found a JSON array over several lines, which early versions of "
-                    "lm-evaluation-harness wrote, expected one object a line. Convert it: "
-                    "jq -c '.[]' FILE."
+                    f"{path}: found {what}, expected one JSON object a line. Convert it: {convert}."
                 )
+        if start.strip() == b"[":
+            raise DataError(
+                f"{path}: found a JSON array over several lines, which early versions of "
+                "lm-evaluation-harness wrote, expected one object a line. Convert it: "
+                "jq -c '.[]' FILE."
+            )
         try:
             yield from read_jsonl(path)
         except (ValueError, RecursionError) as error:  # a number or a nesting too large for Python
@@ -159,7 +189,10 @@ def _harness(row: dict[str, Any], metric: str, where: str) -> dict[str, Any]:
 
 def _right(row: dict[str, Any], metric: str, where: str) -> int:
     if row.get(metric) is None:
-        raise DataError(f"{where}: found no {metric!r}. {_WAY_OUT}")
+        numbers = [key for key, value in row.items() if isinstance(value, int | float)]
+        names = ", ".join(key for key in numbers if key not in ("id", "doc_id"))
+        way_out = f"It has {names}: choose with --metric." if names else _WAY_OUT
+        raise DataError(f"{where}: found no {metric!r}. {way_out}")
     value = _fraction(row[metric], metric, where)
     if value not in (0, 1):
         raise DataError(
@@ -184,7 +217,7 @@ def check_questions(old: dict[str, Any], new: dict[str, Any], before: Path, afte
     for mine, theirs, missing in ((old, new, after), (new, old, before)):
         if absent := [i for i in mine if i not in theirs]:
             raise DataError(
-                f"{missing}: {len(absent)} questions of {len(mine)} are missing, the first is "
+                f"{missing}: {len(absent)} of {len(mine)} questions missing, the first "
                 f"{absent[0]!r}; expected the same ids in both files. Evaluate the same questions."
             )
     for i, row in old.items():
@@ -194,6 +227,27 @@ def check_questions(old: dict[str, Any], new: dict[str, Any], before: Path, afte
                     f"{before} and {after}: found another {key!r} under the id {i!r}; expected "
                     "the same questions. Correct the ids."
                 )
+
+
+def check_samples(old: dict[str, Any], new: dict[str, Any], before: Path, after: Path) -> None:
+    """As many answers to each question in both files.
+
+    Raises:
+        DataError: naming the numbers found.
+    """
+    found = {
+        path: sorted({1 + len(row.get("samples", ())) for row in rows.values()})
+        for path, rows in ((before, old), (after, new))
+    }
+    if len({count for counts in found.values() for count in counts}) > 1:
+        numbers = " and ".join(
+            f"{' or '.join(map(str, counts))} a question in {path}"
+            for path, counts in found.items()
+        )
+        raise DataError(
+            f"{before} and {after}: found answers, {numbers}; expected one number for all. "
+            "Evaluate with as many samples, or remove 'samples' from the lines."
+        )
 
 
 def differing_hashes(old: dict[str, Any], new: dict[str, Any]) -> dict[str, int]:

@@ -48,7 +48,7 @@ def read_repeats(path: Path) -> dict[int, dict[str, dict[str, Any]]]:
         if problem is not None:
             raise DataError(
                 f"{path}, line {number}: expected a question of a repeated pass, found {problem}. "
-                "Delete the file and run again: the evaluation is repeated."
+                "Correct the line, or delete the file: the evaluation makes it again."
             )
         passes.setdefault(row["pass"], {})[row["id"]] = row
     return passes

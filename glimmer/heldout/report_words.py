@@ -120,11 +120,12 @@ def p_value(value: float) -> str:
     return f"{value:.2g}" if value >= 1e-300 else "< 1e-300"
 
 
-def noise_sentence(measured: Mapping[str, Any]) -> str:
-    """The noise floor in a sentence, and what the difference is against it."""
+def noise_sentence(measured: Mapping[str, Any], *, setting: str = "evaluation.repeats") -> str:
+    """The noise floor in a sentence, and what the difference is against it; where it was not
+    measured, the setting that has it measured."""
     noise = measured.get("noise")
     if noise is None:
-        return "Noise floor: not measured; it needs repeated passes (evaluation.repeats)."
+        return f"Noise floor: not measured; it needs repeated passes ({setting})."
     sides = noise["before"], noise["after"]
     what = (
         f"Of {sides[0]['questions']} questions asked {sides[0]['passes']} times of the same "
