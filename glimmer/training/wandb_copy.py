@@ -1,7 +1,8 @@
 """A copy of metrics.jsonl at Weights & Biases, if `training.wandb_project` names a project.
 
 Key, address and mode come from W&B's own environment variables (WANDB_API_KEY, WANDB_BASE_URL,
-WANDB_MODE=offline); none is written anywhere. A run that goes on after a kill goes on there too.
+WANDB_MODE=offline); none is written anywhere. A run that goes on after a kill goes on there too;
+a step that it makes again is there twice, the later point being the one in metrics.jsonl.
 """
 
 from __future__ import annotations
@@ -49,11 +50,14 @@ class WandbCopy:
                 f"training.wandb_project: {project}, but W&B does not take the run ({error}). Set "
                 "the variable WANDB_API_KEY, or WANDB_MODE to offline, or the key to null."
             ) from error
+        # W&B drops what is logged under a step of its own that it has, and a run that goes on from
+        # a checkpoint makes some steps again.
+        self._run.define_metric("step", hidden=True)
+        self._run.define_metric("*", step_metric="step")
 
     def add(self, row: Mapping[str, Any]) -> None:
         """Send one step, in the background."""
-        values = {key: value for key, value in row.items() if key not in ("step", "time")}
-        self._run.log(values, step=int(row["step"]))
+        self._run.log({key: value for key, value in row.items() if key != "time"})
 
     def close(self) -> None:
         """Wait until all is sent."""

@@ -25,23 +25,26 @@ def records(path):
 
 
 def rows(folder):
-    """(step, values) of every step in the run files of a folder, and the runs' ids."""
-    found, ids = [], set()
+    """(step, reward) of every step in the run files of a folder, the runs' ids, and by which
+    metric the others are drawn."""
+    found, ids, axes = [], set(), set()
     for path in sorted(folder.glob("wandb/offline-run-*/run-*.wandb")):
         for record in records(path):
             if record.HasField("run"):
                 ids.add(record.run.run_id)
+            if record.HasField("metric") and record.metric.step_metric:
+                axes.add((record.metric.glob_name, record.metric.step_metric))
             if record.HasField("history"):
                 values = {i.key or i.nested_key[0]: i.value_json for i in record.history.item}
-                found.append((int(values["_step"]), float(values["reward"])))
-    return found, ids
+                found.append((int(values["step"]), float(values["reward"])))
+    return found, ids, axes
 
 
 def test_every_step_is_there_under_one_run_also_after_a_resume(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_API_KEY", "s" * 40)
     settings = {"wandb_project": "search-r1", "learning_rate": 1e-6}
-    for done, steps in ((0, (1, 2)), (2, (3,))):
+    for done, steps in ((0, (1, 2)), (1, (2, 3))):  # killed in step 3, checkpoint of step 1
         metrics = MetricsFile(
             tmp_path / "metrics.jsonl", tmp_path / "board", steps_done=done, settings=settings
         )
@@ -51,8 +54,9 @@ def test_every_step_is_there_under_one_run_also_after_a_resume(tmp_path, monkeyp
     # W&B's own process closes the file after finish() has returned; its end is waited for, as at
     # the end of a real run.
     wandb.teardown()
-    found, ids = rows(tmp_path)
-    assert found == [(1, 0.25), (2, 0.5), (3, 0.75)]
+    found, ids, axes = rows(tmp_path)
+    assert found == [(1, 0.25), (2, 0.5), (2, 0.5), (3, 0.75)]
+    assert axes == {("*", "step")}, "under steps of its own W&B drops those made again"
     assert ids == {(tmp_path / "wandb_id").read_text().strip()}
     written = [p for p in tmp_path.rglob("*") if p.is_file()]
     assert not [p for p in written if b"s" * 40 in p.read_bytes()], "the key is nowhere"
