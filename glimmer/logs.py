@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 import traceback
@@ -31,10 +32,12 @@ def setup(log: Path | str | None = None, *, level: int = logging.INFO) -> None:
     terminal = logging.StreamHandler(sys.stderr)
     terminal.setFormatter(formatter)
     root.addHandler(terminal)
-    file_handler = None
     if log is not None:
         Path(log).parent.mkdir(parents=True, exist_ok=True)
-        file_handler = logging.FileHandler(log, mode="w", encoding="utf-8")
+        Path(log).write_bytes(b"")
+        # vLLM's import configures logging anew, which closes every handler; one that appends opens
+        # its file again.
+        file_handler = logging.FileHandler(log, mode="a", encoding="utf-8")
         file_handler.setFormatter(formatter)
         root.addHandler(file_handler)
     root.setLevel(level)
@@ -53,9 +56,9 @@ def setup(log: Path | str | None = None, *, level: int = logging.INFO) -> None:
             sys.__excepthook__(kind, value, trace)
             return
         text = "".join(traceback.format_exception(kind, value, trace))
-        if file_handler is not None:
-            file_handler.stream.write(text)
-            file_handler.flush()
+        if log is not None:
+            with contextlib.suppress(OSError), open(log, "a", encoding="utf-8") as handle:
+                handle.write(text)
         reason = disk_reason(value) if isinstance(value, OSError) else None
         if issubclass(kind, GlimmerError):
             print(f"{kind.__name__}: {value}", file=sys.stderr)

@@ -63,6 +63,8 @@ ONE_GPU = {
     # Beside the trainer's float32 weights and their copy, 37 GB for four layers of the 30B's shape;
     # the run's own fraction is of a card that the generator has to itself.
     "generator_memory_fraction": 0.3,
+    # Graphs start the same kernels; in batch-invariant mode they cannot be (preflight says why).
+    "cudagraph": "off",
 }
 
 

@@ -128,4 +128,14 @@ def _invariant(titan: Mapping[str, Any]) -> Finding:
             "attention varlen: the recipe does not pin the kernels of flex",
             "Set titan.attention to varlen, or titan.batch_invariant to false.",
         )
+    if titan["batch_invariant"] and titan["cudagraph"] != "off":
+        # In this mode the generator has torch's FlashAttention 2, and vLLM's estimate of graphs'
+        # memory asks that for more queries than keys, at which it writes past its buffer
+        # (Dao-AILab/flash-attention, issue 2842; seen on an H200 as an illegal memory access).
+        return refuse(
+            what,
+            f"titan.batch_invariant true with titan.cudagraph {titan['cudagraph']}",
+            "cudagraph off: vLLM's start with graphs makes torch's attention write past its buffer",
+            "Set titan.cudagraph to off, or titan.batch_invariant to false.",
+        )
     return ok(what, str(titan["batch_invariant"]).lower())

@@ -59,9 +59,12 @@ def test_a_checkpoint_that_fits_is_measured_itself_and_a_large_one_by_its_shape(
     assert parameter_count(tiny | WIDE) > 0.8e9
 
 
-def test_trainer_and_generator_share_a_card_of_80_gb_in_the_gate(tmp_path, monkeypatch):
+def test_trainer_and_generator_share_a_card_of_80_gb_in_the_gate_without_graphs(
+    tmp_path, monkeypatch
+):
     """The run's own fraction is of cards that the generator has to itself."""
     paper = configs.load(ROOT / "config/config.yaml", ROOT / "config/h100x8.yaml")
+    paper["titan"]["cudagraph"] = "FULL"
     asked = []
 
     def run_process(command, *, alive, **_):
@@ -87,6 +90,7 @@ def test_trainer_and_generator_share_a_card_of_80_gb_in_the_gate(tmp_path, monke
     card = 80 * 2**30
     for request in asked:
         titan, parameters = request["job"]["titan"], parameter_count(large | request["shape"])
+        assert titan["cudagraph"] == "off", "vLLM's start with graphs and torch's attention fails"
         logits = 3 * titan["context"] * large["vocab_size"] * 4
         fraction = titan["generator_memory_fraction"] * card
         # While weights are handed over, and while the trainer scores a row.

@@ -224,6 +224,11 @@ WRONG_CONFIGS = {
         "batch_invariant true with titan.attention flex",
         "Set titan.attention to varlen",
     ),
+    "graphs of torch's attention": (
+        {"titan__cudagraph": "FULL", "titan__batch_invariant": True},
+        "batch_invariant true with titan.cudagraph FULL",
+        "Set titan.cudagraph to off",
+    ),
     "no revision": (
         {"checkpoint__revision": None},
         "checkpoint.revision null",

@@ -116,6 +116,9 @@ class SearchController(titan.Controller):
             )
         self.journal.resume(done)
         self.sync.check(done, may_stand_still=True)
+        self.progress = Progress(
+            self.job.training["steps"], "train", unit="step", done=done, every_s=0
+        )
 
     async def close(self) -> None:
         """Take the actors down, then the HTTP session and the files."""
@@ -166,7 +169,7 @@ class SearchController(titan.Controller):
         """In place of TitanRL's own: one row a step, checked, written and shown."""
         if is_validation:
             return
-        assert self.rows is not None
+        assert self.rows is not None and self.progress is not None
         found = MetricsProcessor._aggregate_metrics(metrics)
         training, search = self.job.training, self.job.search
         groups, questions = self.journal.close_step(step)
@@ -207,10 +210,6 @@ class SearchController(titan.Controller):
         if (best := best_step(self.rows.rows, training["reward_window"])) is not None:
             keep_best(Path(self.job.work), best)
         check_trend(self.rows.rows, training)
-        if self.progress is None:
-            self.progress = Progress(
-                training["steps"], "train", unit="step", done=step - 1, every_s=0
-            )
         self.progress.update(
             note=f"reward {row['reward']:.3f} searches {row['searches']:.2f} entropy "
             f"{row['entropy']:.2f} grad {row['grad_norm']:.2f} logprob diff "

@@ -106,7 +106,8 @@ def _pass_on(stream: Any, handle: Any) -> None:
         handle.flush()
         text = line.decode("utf-8", "replace").rstrip()
         if " progress: " in text or " glimmer." in text:
-            logger.info("%s", text.split(": ", 1)[-1])
+            # Monarch names the actor; the controller is the root.
+            logger.info("%s", text.split(": ", 1)[-1].removeprefix("[actor=<root>] "))
 
 
 def _wait(process, alive: Path, setup_s: float, step_s: float, log: Path, done: Path | None) -> int:

@@ -36,6 +36,14 @@ def test_output_goes_to_the_log_and_the_status_comes_back(tmp_path):
     assert "a line" in (tmp_path / "log").read_text()
 
 
+def test_steps_are_shown_and_other_libraries_lines_are_not(tmp_path, caplog):
+    caplog.set_level("INFO")
+    lines = "12:00:00 INFO progress: [actor=<root>] train: 2% 1/50\\n12:00:00 INFO root: loaded"
+    run_process(child(tmp_path, f"print('{lines}')"), **limits(tmp_path))
+    assert caplog.messages == ["train: 2% 1/50"]
+    assert "root: loaded" in (tmp_path / "log").read_text()
+
+
 GRANDCHILD = """
     import os, subprocess, sys, time
     code = "import os, time; os.setpgid(0, 0); time.sleep(600)"
