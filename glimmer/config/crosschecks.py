@@ -9,9 +9,13 @@ from typing import Any
 
 from glimmer.config.steps import curve_steps
 
+SHARED = ("benchmarks", "bundled", "cache", "logs")
+"""Folders in that of all runs which are no run's."""
+
 
 def cross_checks(config: Mapping[str, Any]) -> Iterator[str]:
     """Yield one line for each contradiction: keys, values found, relation expected, way out."""
+    yield from _name(config)
     yield from _sources(config)
     yield from _dates(config)
     yield from _retrieval(config)
@@ -19,6 +23,16 @@ def cross_checks(config: Mapping[str, Any]) -> Iterator[str]:
     yield from _titan(config)
     yield from _evaluation(config)
     yield from _curve(config)
+
+
+def _name(config: Mapping[str, Any]) -> Iterator[str]:
+    run, results = config["run"], config["results"]
+    # A file system may ignore case.
+    if run.lower() in SHARED or run.lower().startswith("compare_runs."):
+        yield (
+            f"run: found {run!r}, expected another name: {results}/{run} belongs to all runs, as "
+            f"do {', '.join(SHARED)} and compare_runs. Rename the run."
+        )
 
 
 def _sources(config: Mapping[str, Any]) -> Iterator[str]:

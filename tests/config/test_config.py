@@ -160,6 +160,9 @@ def test_a_wrong_value_is_explained(good: dict[str, Any], key: str, value: Any, 
     ("changes", "words"),
     [
         ({"search.topk": 200}, r"search\.topk: found 200, expected at most index\.ef_search"),
+        ({"run": "cache"}, r"run: found 'cache', expected another name"),
+        ({"run": "Logs"}, r"run: found 'Logs', expected another name"),
+        ({"run": "compare_runs.json"}, r"run: found 'compare_runs.json'"),
         ({"recall.k": 200}, r"recall\.k: found 200, expected at most index\.ef_search"),
         (
             {"retrieval.ef_search": 2, "search.topk": 3},
