@@ -72,3 +72,11 @@ def setup(log: Path | str | None = None, *, level: int = logging.INFO) -> None:
             sys.stderr.write(text)
 
     sys.excepthook = report
+
+
+def last_lines(log: Path, count: int = 15) -> str:
+    """What another process last wrote to its log, for an error's message. The frames of a crash in
+    C++ are left out: they are many, and what went wrong stands above them."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    told = [line for line in lines if line.strip() and not line.startswith("frame #")]
+    return "\n".join(told[-count:])

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+from glimmer.logs import last_lines
+
 SCRIPT = """
 import logging.config, sys
 from glimmer.errors import DataError
@@ -27,3 +29,11 @@ def test_the_log_goes_on_where_a_library_configures_logging_anew(tmp_path):
         assert ran.stderr.splitlines()[-1] == "DataError: file.jsonl: found a comma"
         assert "Traceback" not in ran.stderr
         assert [text.count(word) for word in ("before", "after", "Traceback")] == [1, 1, 1]
+
+
+def test_an_errors_reason_is_not_hidden_by_the_frames_below_it(tmp_path):
+    log = tmp_path / "log"
+    frames = "".join(f"frame #{i}: python3() [0x{i:x}]\n" for i in range(40))
+    log.write_text("a\n" * 20 + "AcceleratorError: CUDA error\n\n" + frames)
+    told = last_lines(log, 3).splitlines()
+    assert told == ["a", "a", "AcceleratorError: CUDA error"]

@@ -21,7 +21,7 @@ import aiohttp
 
 from glimmer.errors import DataError, GlimmerError
 from glimmer.files import read_json
-from glimmer.logs import get_logger
+from glimmer.logs import get_logger, last_lines
 from glimmer.processes import end_session
 from glimmer.titanrl import ensure_importable
 from glimmer.training.local.sampler import SamplingConfig
@@ -240,5 +240,4 @@ def _wait_until_ready(
             why = f"was not ready after titan.setup_timeout_s = {timeout_s:g} s"
             break
         time.sleep(pause_s)
-    tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:])
-    raise GlimmerError(f"vLLM's server {why}. Its log, {log}, ends:\n{tail}")
+    raise GlimmerError(f"vLLM's server {why}. Its log, {log}, ends:\n{last_lines(log)}")

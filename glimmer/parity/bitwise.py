@@ -25,6 +25,7 @@ from typing import Any
 
 from glimmer.errors import GlimmerError
 from glimmer.files import read_json, write_json
+from glimmer.logs import last_lines
 from glimmer.parity.conversations import gate_prompts
 from glimmer.parity.large import LARGEST, LAYERS
 from glimmer.renderer import load_renderer
@@ -162,10 +163,9 @@ def _measure(
         step_timeout_s=job.titan["step_timeout_s"],
     )
     if not result.exists():
-        tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:])
         raise GlimmerError(
             f"the bitwise gate's process for {name} ended with status {status} and left no figures."
-            f" Its log, {log}, ends:\n{tail}"
+            f" Its log, {log}, ends:\n{last_lines(log)}"
         )
     return read_json(result)
 

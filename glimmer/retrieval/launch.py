@@ -26,7 +26,7 @@ import aiohttp
 import glimmer
 from glimmer.assets.corpus import split_contents
 from glimmer.files import read_json
-from glimmer.logs import get_logger
+from glimmer.logs import get_logger, last_lines
 from glimmer.retrieval.errors import SearchError, ServiceError
 from glimmer.retrieval.settings import bearer_token, service_settings
 
@@ -150,7 +150,7 @@ def _wait_until_ready(
         if left <= 0 or not select.select([report], [], [], left)[0]:
             raise ServiceError(
                 f"the retrieval service did not start within {timeout_s:g} s "
-                f"(retrieval.start_timeout_s). Its log is {log}:\n{_tail(log)}"
+                f"(retrieval.start_timeout_s). Its log is {log}:\n{last_lines(log)}"
             )
         block = os.read(report, 65536)
         if not block:
@@ -168,7 +168,7 @@ def _wait_until_ready(
     try:
         _probe(url, probes, timeout_s=max(deadline - time.monotonic(), 1.0), token=token)
     except ServiceError as error:
-        raise ServiceError(f"{error} The service's log is {log}:\n{_tail(log)}") from error
+        raise ServiceError(f"{error} The service's log is {log}:\n{last_lines(log)}") from error
     return url
 
 
@@ -187,12 +187,8 @@ def _stop(process: subprocess.Popen[bytes], *, wait_s: float) -> None:
 def _death(process: subprocess.Popen[bytes], log: Path) -> str:
     return (
         f"the retrieval service ended by itself with status {process.returncode}. "
-        f"The end of its log {log}:\n{_tail(log)}\n"
+        f"The end of its log {log}:\n{last_lines(log)}\n"
     )
-
-
-def _tail(log: Path, lines: int = 12) -> str:
-    return "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
 
 
 def _known_passages(index: Path, corpus: Path) -> list[tuple[str, str]]:

@@ -16,7 +16,7 @@ from typing import Any
 import glimmer
 from glimmer.errors import ConfigError, GlimmerError
 from glimmer.files import read_json, write_jsonl
-from glimmer.logs import get_logger
+from glimmer.logs import get_logger, last_lines
 from glimmer.processes import end_session
 from glimmer.training.job import Job
 
@@ -185,8 +185,7 @@ def _reason(failure: Path, status: int, log: Path) -> str:
         if told["known"]:
             return str(told["message"])
         return f"the GPU engine failed with {told['kind']}: {told['message']}. Its log: {log}"
-    tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:])
     return (
         f"the GPU engine ended with status {status} and gave no reason (killed, or out of memory). "
-        f"Its log, {log}, ends:\n{tail}"
+        f"Its log, {log}, ends:\n{last_lines(log)}"
     )
