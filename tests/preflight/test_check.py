@@ -46,6 +46,9 @@ def test_the_paper_run_fits_eight_cards_of_94_gb():
 
 def test_the_one_gpu_run_fits_an_h200():
     assert refusals(one_gpu(), model=TINY, **H200_HOST) == []
+    names = ("config", "h200x1", "h200x1_offpolicy")
+    offpolicy = load(*(ROOT / f"config/{name}.yaml" for name in names))
+    assert refusals(offpolicy, model=TINY, **H200_HOST) == []
 
 
 @pytest.mark.parametrize("count", [2, 4])
